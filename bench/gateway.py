@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from tests import postgres
-from tests.gateway import memory_platform
+from tests.support import memory_platform, postgres
 
 import holdfast
 from bench import timing

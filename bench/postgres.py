@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from tests import postgres
+from tests.support import postgres
 
 import holdfast
 from bench import group, history, search, systems, timing

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Self
 
-from tests import postgres
+from tests.support import postgres
 
 import holdfast
 from bench import systems, timing

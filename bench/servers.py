@@ -14,7 +14,7 @@ from holdfast.model import ScriptedModel
 from holdfast.tools.mcp import servers, settings
 
 SERVERS, TOOLS = 5, 50
-_RAW = Path(__file__).parent.parent / "tests" / "tools" / "mcp" / "raw.py"
+_RAW = Path(__file__).parent.parent / "tests" / "support" / "mcp_raw_server.py"
 
 
 async def figures(scale: Scale, folder: Path) -> Figure:

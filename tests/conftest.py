@@ -15,8 +15,7 @@ import hypothesis
 import pytest
 
 from holdfast import AsyncSessionDB
-from tests import postgres
-from tests.agent import stage
+from tests.support import agents, postgres
 
 _COMMON = {
     "deadline": None,
@@ -74,5 +73,5 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def db() -> AsyncIterator[AsyncSessionDB]:
     """An empty store in memory, checked after the test."""
-    async with stage.store() as opened:
+    async with agents.store() as opened:
         yield opened

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from holdfast import process_info
-from tests.tools.leash import until
+from tests.support.polling import until
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="marks are read from /proc")
 

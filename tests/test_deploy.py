@@ -17,8 +17,8 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from tests import postgres, test_guide, tls
-from tests.cli import inside
+from tests import test_guide
+from tests.support import cli_in_process, postgres, tls
 
 PAGE = test_guide.ROOT / "docs" / "deploy.md"
 HOST = "db.example"
@@ -51,7 +51,7 @@ class Desk:
             self._env |= dict(word.split("=", 1) for word in words[1:])
             return Ran(0, "")
         if words[0] == "holdfast":
-            ran = inside.run(self.home, *words[1:], env=self._env)
+            ran = cli_in_process.run(self.home, *words[1:], env=self._env)
             return Ran(ran.code, ran.out + ran.err)
         done = subprocess.run(
             ["sh", "-c", command],

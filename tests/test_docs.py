@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from tests import facets
 from tests.faults import test_interleavings, test_kills, test_kills_postgres, test_races
+from tests.support import facets
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])

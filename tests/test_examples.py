@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from websockets.asyncio import client
 
-from tests import fake_provider, postgres
+from tests.support import fake_provider, postgres
 
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))

@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import SessionDB, promises
 from holdfast.store.postgres import server_status
-from tests import postgres
-from tests.contract import steps
+from tests.support import polling, postgres
 
 FILE = {"engine": "SQLite", "path": "/srv/holdfast.db", "durability": "power-loss"}
 SOUND = {
@@ -112,7 +111,7 @@ def test_a_server_tells_of_its_settings_its_connections_and_its_standbys() -> No
         assert (away["name"], away["sync_state"]) == ("gone", "away")
         db.driver.read(lambda tx: tx.execute("SELECT pg_drop_replication_slot('gone')"))
         with following(running):
-            steps.wait_until(lambda: bool(db.driver.status()["standbys"]))
+            polling.until(lambda: bool(db.driver.status()["standbys"]))
             told = db.driver.status()
     assert told["standbys"][0]["sync_state"] == "async"
     assert broken(told) == ["P1"]

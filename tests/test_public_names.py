@@ -15,8 +15,7 @@ import pytest
 import holdfast
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
 from holdfast.acp import channel, client
-from tests import facets
-from tests.contract import steps
+from tests.support import conversations, facets
 
 # What callers may give, in the order and by the names they may rely on; more may be added behind.
 SIGNATURES = {
@@ -263,8 +262,10 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
     "memory revised to nothing that is there": lambda db: db.memory.update("o", 9, MARK),
     "inbound not Unicode": lambda db: db.mail.add_inbox_entry("talk", "k", MARK + "\ud800"),
     "inbound key used twice": lambda db: [db.mail.add_inbox_entry("talk", "k", text) for text in (MARK, MARK + "!")],
-    "process not Unicode": lambda db: db.processes.record_start(steps.process("p", "talk", MARK + "\ud800")),
-    "process id used twice": lambda db: [db.processes.record_start(steps.process("p", "talk", MARK + x)) for x in "ab"],
+    "process not Unicode": lambda db: db.processes.record_start(conversations.process("p", "talk", MARK + "\ud800")),
+    "process id used twice": lambda db: [
+        db.processes.record_start(conversations.process("p", "talk", MARK + text)) for text in "ab"
+    ],
     "notice not Unicode": lambda db: db.processes.record_end("p", "gone", None, MARK + "\ud800"),
     "show refused": lambda db: db.show("talk"),
 }  # fmt: skip
@@ -273,11 +274,11 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
 @pytest.mark.parametrize("how", PROVOKED)
 def test_no_error_carries_the_text_of_a_message(how: str) -> None:
     with SessionDB(":memory:") as db:
-        steps.begin(db, "talk", MARK)
+        conversations.begin(db, "talk", MARK)
         db.append_message("talk", role="user", content=MARK + " before", uid="taken")
         db.hide("talk", 1, 1)
         db.bind_route("bound", "talk", version=0)
-        steps.compact(db, "talk", 1, MARK)
+        conversations.compact(db, "talk", 1, MARK)
         with pytest.raises(Exception) as raised:  # noqa: PT011 -- whatever it is, it is searched
             PROVOKED[how](db)
         assert not any(MARK in text for text in carried(raised.value))

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests.acceptance.conftest import PATIENCE
-from tests.acp import schema
-from tests.cli import program
+from tests.support import acp_schema, cli_process
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 PERMISSION = "session/request_permission"
@@ -54,7 +53,7 @@ class Editor:
         self.process, self.home, self.permit = process, home, permit
         self.frames: list[Frame] = []
         self.strange: list[BaseException] = []
-        self.wire = schema.Wire()
+        self.wire = acp_schema.Wire()
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._last = 0
@@ -214,9 +213,9 @@ def opened(
     with (
         (stderr or home / "stderr.txt").open("ab") as heard,
         subprocess.Popen(
-            [*program.PROGRAM, "acp", *arguments],
+            [*cli_process.PROGRAM, "acp", *arguments],
             cwd=home,
-            env=program.environment(home, {**OFFLINE, **(env or {})}),
+            env=cli_process.environment(home, {**OFFLINE, **(env or {})}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=heard,

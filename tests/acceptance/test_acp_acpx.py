@@ -15,12 +15,12 @@ import pytest
 from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
-from tests.cli import program
+from tests.support import cli_process, polling
 
 ACPX, NODE = ("acpx", "0.19.1"), (22, 13)
 DENIED = 5
 """The code it leaves with when it denied all that was asked for."""
-AGENT = shlex.join([*program.PROGRAM, "acp"])
+AGENT = shlex.join([*cli_process.PROGRAM, "acp"])
 
 
 class Client:
@@ -35,7 +35,7 @@ class Client:
         return subprocess.Popen(
             [*self._command, *words],
             cwd=self.home,
-            env=program.environment(self.home, {"HOLDFAST_MODEL": "offline"}),
+            env=cli_process.environment(self.home, {"HOLDFAST_MODEL": "offline"}),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -121,7 +121,7 @@ def test_what_was_compacted_is_loaded_and_goes_on(client: Client) -> None:
 def test_a_turn_is_cancelled_from_another_command(client: Client) -> None:
     with session(client):
         asked = client.start("--approve-all", "prompt", "run `touch begun; sleep 600`")
-        program.wait_until((client.home / "begun").exists)
+        polling.until((client.home / "begun").exists)
         client.run("cancel")
         out, err = asked.communicate(timeout=PATIENCE)
         assert "cancelled" in out + err

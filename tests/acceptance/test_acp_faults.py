@@ -15,7 +15,7 @@ import pytest
 from holdfast import SessionDB, content_parts, types
 from tests.acceptance import editor
 from tests.acceptance.conftest import PATIENCE
-from tests.cli import program, provider
+from tests.support import polling, provider_process
 
 HELLO = "Hello there"
 
@@ -62,7 +62,7 @@ def test_an_editor_that_is_killed_in_a_turn_leaves_nothing_running_and_loses_not
         _, child = running(first, session)
         first.vanish()
         assert first.process.wait(PATIENCE) == 0
-        program.wait_until(lambda: not alive(child))
+        polling.until(lambda: not alive(child))
     assert bodies(tmp_path, session)[0] == HELLO
     with editor.opened(tmp_path) as second:
         second.open()
@@ -75,8 +75,12 @@ def test_an_editor_that_is_killed_in_a_turn_leaves_nothing_running_and_loses_not
 
 def test_an_agent_that_is_killed_in_a_turn_is_followed_by_another_that_loses_nothing(tmp_path: Path) -> None:
     quietly(tmp_path)
-    answers = provider.said("First."), provider.said_and_hung("Once ", "upon "), provider.said("Again.")
-    with provider.playing(*answers) as played:
+    answers = (
+        provider_process.said("First."),
+        provider_process.said_and_hung("Once ", "upon "),
+        provider_process.said("Again."),
+    )
+    with provider_process.playing(*answers) as played:
         with editor.opened(tmp_path, env=played.env) as first:
             first.open()
             session = first.new()
@@ -118,7 +122,7 @@ def test_an_agent_that_is_killed_in_a_tool_leaves_a_call_that_is_closed(tmp_path
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         (result,) = (each for each in db.context(session) if each.role == "tool")
         assert "ended before it finished" in content_parts.text(result.content)
-    program.wait_until(lambda: not alive(child))
+    polling.until(lambda: not alive(child))
 
 
 def test_the_end_of_the_input_ends_a_turn_and_the_program(tmp_path: Path) -> None:
@@ -127,13 +131,13 @@ def test_the_end_of_the_input_ends_a_turn_and_the_program(tmp_path: Path) -> Non
         session = made.new()
         _, child = running(made, session)
         assert made.leave() == 0
-    program.wait_until(lambda: not alive(child))
+    polling.until(lambda: not alive(child))
     assert len(bodies(tmp_path, session)) == 1
 
 
 def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once ", "upon ")) as played,
+        provider_process.playing(provider_process.said_and_hung("Once ", "upon ")) as played,
         editor.opened(tmp_path, env=played.env) as made,
     ):
         made.open()
@@ -201,9 +205,9 @@ def test_whoever_prints_or_logs_reaches_standard_error_only(tmp_path: Path) -> N
 
 def test_calls_that_a_provider_names_alike_are_told_apart(tmp_path: Path) -> None:
     quietly(tmp_path)
-    read = provider.called("read_file", '{"path": "notes.txt"}')
+    read = provider_process.called("read_file", '{"path": "notes.txt"}')
     (tmp_path / "notes.txt").write_text("Buy milk.")
-    with provider.playing(read, provider.said("One."), read, provider.said("Two.")) as played:
+    with provider_process.playing(read, provider_process.said("One."), read, provider_process.said("Two.")) as played:
         with editor.opened(tmp_path, env=played.env) as first:
             first.open()
             session = first.new()
@@ -225,7 +229,7 @@ def test_a_cancel_that_comes_with_its_prompt_is_not_missed(tmp_path: Path) -> No
     quietly(tmp_path)
     rounds = 5
     with (
-        provider.playing(*[provider.said_and_hung("Once ")] * rounds) as played,
+        provider_process.playing(*[provider_process.said_and_hung("Once ")] * rounds) as played,
         editor.opened(tmp_path, env=played.env) as made,
     ):
         made.open()
@@ -247,7 +251,7 @@ def test_a_request_that_is_not_wanted_any_more_is_cancelled(tmp_path: Path) -> N
         number, child = running(made, session)
         made.notify("$/cancel_request", requestId=number)
         assert made.answer(number)["stopReason"] == "cancelled"
-        program.wait_until(lambda: not alive(child))
+        polling.until(lambda: not alive(child))
         assert made.stopped(session, HELLO) == "end_turn"
         assert made.leave() == 0
 

@@ -17,8 +17,7 @@ import pytest
 from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
-from tests.acp import schema
-from tests.cli import program, provider
+from tests.support import acp_schema, cli_process, provider_process
 
 SDK = ("@agentclientprotocol/sdk", "2.4.0")
 SERVER = ("@modelcontextprotocol/server-filesystem", "2026.8.31")
@@ -43,9 +42,9 @@ def driven(
     kind = "unstable" if story == "lives" else "stable"
     entry = package / "dist" / "v1" / kind / "acp.js"
     done = subprocess.run(
-        [*node.node, SCRIPT, entry, story, json.dumps(given), *program.PROGRAM, "acp"],
+        [*node.node, SCRIPT, entry, story, json.dumps(given), *cli_process.PROGRAM, "acp"],
         cwd=home,
-        env=program.environment(home, env or {"HOLDFAST_MODEL": "offline"}),
+        env=cli_process.environment(home, env or {"HOLDFAST_MODEL": "offline"}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -55,20 +54,22 @@ def driven(
     assert done.returncode == 0, done.stderr
     seen: Seen = json.loads(done.stdout)
     assert (seen["strange"], seen["code"], done.stderr) == ([], 0, "")
-    held(seen, schema.Wire(published(package, "unstable")))
+    held(seen, acp_schema.Wire(published(package, "unstable")))
     if kind == "stable":
-        held(seen, schema.Wire(published(package, "stable")))
+        held(seen, acp_schema.Wire(published(package, "stable")))
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
     return seen
 
 
-def published(package: Path, kind: str) -> schema.Protocol:
+def published(package: Path, kind: str) -> acp_schema.Protocol:
     name = "schema.json" if kind == "stable" else "schema.unstable.json"
-    return schema.Protocol(json.loads((package / "schema" / "v1" / name).read_text("utf-8")), lenient=kind == "stable")
+    return acp_schema.Protocol(
+        json.loads((package / "schema" / "v1" / name).read_text("utf-8")), lenient=kind == "stable"
+    )
 
 
-def held(seen: Seen, wire: schema.Wire) -> None:
+def held(seen: Seen, wire: acp_schema.Wire) -> None:
     for frame in seen["frames"]:
         if "sent" in frame:
             wire.sent(frame["sent"])
@@ -77,16 +78,16 @@ def held(seen: Seen, wire: schema.Wire) -> None:
     assert wire.open_calls(seen["session"]) == set()
 
 
-def updates(seen: Seen, kind: str | None = None) -> list[schema.Frame]:
+def updates(seen: Seen, kind: str | None = None) -> list[acp_schema.Frame]:
     told = [frame["got"]["params"]["update"] for frame in got(seen, "session/update")]
     return [each for each in told if kind in (None, each["sessionUpdate"])]
 
 
-def got(seen: Seen, method: str) -> list[schema.Frame]:
+def got(seen: Seen, method: str) -> list[acp_schema.Frame]:
     return [frame for frame in seen["frames"] if frame.get("got", {}).get("method") == method]
 
 
-def said(told: list[schema.Frame]) -> str:
+def said(told: list[acp_schema.Frame]) -> str:
     return "".join(each["content"].get("text", "") for each in told)
 
 
@@ -95,8 +96,8 @@ def said(told: list[schema.Frame]) -> str:
 
 def test_the_schema_that_tests_are_held_to_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
     whole = json.loads((sdk[1] / "schema" / "v1" / "schema.unstable.json").read_text("utf-8"))
-    kept = json.loads(schema.VENDORED.read_text("utf-8"))
-    assert kept == {"$comment": schema.SOURCE} | schema.bare(whole)
+    kept = json.loads(acp_schema.VENDORED.read_text("utf-8"))
+    assert kept == {"$comment": acp_schema.SOURCE} | acp_schema.bare(whole)
     assert "Apache License" in (sdk[1] / "LICENSE").read_text("utf-8")
 
 
@@ -187,10 +188,10 @@ def test_files_terminals_and_servers_of_the_editor_are_used(sdk: tuple[npm.Node,
         "edit_file": {"path": "notes.txt", "old_text": "not saved yet", "new_text": "saved now"},
         "shell": {"command": "echo from the terminal"},
     }
-    answers = [provider.called(name, json.dumps(given)) for name, given in calls.items()]
-    listing = provider.called("disk__list_directory", json.dumps({"path": str(tmp_path)}))
-    script = [*answers, provider.said("Done."), *[listing, provider.said("Listed.")] * TRIES]
-    with provider.playing(*script) as played:
+    answers = [provider_process.called(name, json.dumps(given)) for name, given in calls.items()]
+    listing = provider_process.called("disk__list_directory", json.dumps({"path": str(tmp_path)}))
+    script = [*answers, provider_process.said("Done."), *[listing, provider_process.said("Listed.")] * TRIES]
+    with provider_process.playing(*script) as played:
         seen = driven(sdk, tmp_path, "hands", played.env, mcpServers=[brought], tries=TRIES)
     assert seen["notes"]["stop"] == "end_turn"
     assert (tmp_path / "notes.txt").read_text() == "What is saved now.\n"

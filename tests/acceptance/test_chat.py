@@ -11,7 +11,7 @@ import pytest
 
 from tests.acceptance.conftest import Installed
 from tests.acceptance.tmux import Terminal
-from tests.cli import provider
+from tests.support import provider_process
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -52,8 +52,8 @@ def test_a_conversation_with_no_key_is_remembered(terminal: Terminal, installed:
 def test_people_type_while_an_answer_comes_and_neither_disturbs_the_other(
     terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int
 ) -> None:
-    hung = provider.said_and_hung("Once upon a time", " there was **one")
-    with provider.playing(hung, provider.said("The end.")) as played:
+    hung = provider_process.said_and_hung("Once upon a time", " there was **one")
+    with provider_process.playing(hung, provider_process.said("The end.")) as played:
         opened(terminal, installed, tmp_path, columns, rows, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")
@@ -77,7 +77,7 @@ def test_a_resize_in_the_middle_of_an_answer_leaves_nothing_behind(
     terminal: Terminal, installed: Installed, tmp_path: Path
 ) -> None:
     words = "one two three four five six seven eight nine ten 漢字 \U0001f389 eleven twelve thirteen fourteen fifteen"
-    with provider.playing(provider.said_and_hung(f"Begun.\n\n{words}")) as played:
+    with provider_process.playing(provider_process.said_and_hung(f"Begun.\n\n{words}")) as played:
         opened(terminal, installed, tmp_path, 80, 24, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")

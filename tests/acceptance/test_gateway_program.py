@@ -19,8 +19,7 @@ import pytest
 
 from holdfast import content_parts
 from holdfast.store.db import SessionDB
-from tests.cli import program
-from tests.contract import backends
+from tests.support import backends, cli_process, polling
 
 both = pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
 
@@ -64,7 +63,7 @@ class Gateway:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._hearing.join(program.PATIENCE)
+        self._hearing.join(cli_process.PATIENCE)
         self._talking.close()
 
 
@@ -73,9 +72,9 @@ def running(home: Path, target: str) -> Iterator[Gateway]:
     (home / "data").mkdir(0o700, parents=True)
     (home / "data" / "config.toml").write_text(SETTINGS, "utf-8")
     with subprocess.Popen(
-        [*program.PROGRAM, "gateway", "--db", target],
+        [*cli_process.PROGRAM, "gateway", "--db", target],
         cwd=home,
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
+        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline"}),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         encoding="utf-8",
@@ -88,7 +87,7 @@ def running(home: Path, target: str) -> Iterator[Gateway]:
             if "the gateway is ready" in line:
                 break
         try:
-            program.wait_until((home / "data" / "s.sock").exists)
+            polling.until((home / "data" / "s.sock").exists)
             opened = Gateway(home, process, address)
             try:
                 yield opened
@@ -105,7 +104,7 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
     target = backend.target(tmp_path, "store")
     with running(tmp_path / "one", target) as gate:
         gate.say("ann-1", "Hello")
-        program.wait_until(lambda: gate.replies)
+        polling.until(lambda: gate.replies)
         assert gate.replies[0]["chat"] == "ann"
         with openai.OpenAI(base_url=f"{gate.address}/v1", api_key="none", max_retries=0) as client:
             said = client.chat.completions.create(model="holdfast", messages=[{"role": "user", "content": "Hello"}])
@@ -116,10 +115,10 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
                 answered = client.chat.completions.create(model="holdfast", messages=[RULES, *chat], user=text)
                 chat.append({"role": "assistant", "content": answered.choices[0].message.content})
             assert client.chat.completions.create(model="holdfast", messages=[TITLE]).choices[0].message.content
-        with urllib.request.urlopen(f"{gate.address}/health", timeout=program.PATIENCE) as answer:
+        with urllib.request.urlopen(f"{gate.address}/health", timeout=cli_process.PATIENCE) as answer:
             assert json.load(answer)["store"]
         gate.process.send_signal(signal.SIGTERM)
-        assert gate.process.wait(program.PATIENCE) == 0
+        assert gate.process.wait(cli_process.PATIENCE) == 0
     with SessionDB(target) as db:
         assert {each.owner for each in map(db.conversation, (each.id for each in db.list_sessions()))} == {
             "loopback:ann",
@@ -146,7 +145,7 @@ def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
                 first.say(key, text)
             if key[:3] in ("ben", "all"):
                 second.say(key, text)
-        program.wait_until(lambda: len(first.replies) + len(second.replies) > 3)
+        polling.until(lambda: len(first.replies) + len(second.replies) > 3)
         first.end()
         taken = first.taken
         for key, text in updates:
@@ -154,8 +153,8 @@ def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
                 second.say(key, text)
         with SessionDB(target) as db:
             assert db.mail.counts()["arrivals_open"] > 0
-            program.wait_until(lambda: second.taken | taken >= {key for key, _ in updates})
-            program.wait_until(lambda: not any(db.mail.counts().values()))
+            polling.until(lambda: second.taken | taken >= {key for key, _ in updates})
+            polling.until(lambda: not any(db.mail.counts().values()))
             check(db, updates, first.replies, second.replies)
 
 

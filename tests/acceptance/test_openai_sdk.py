@@ -20,8 +20,8 @@ from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.gateway import memory_platform, stage, web
 from tests.gateway.test_http_chat import Held, words
+from tests.support import gateways, http_gateway, memory_platform, polling
 
 
 def count(request: models.Request) -> str:
@@ -33,10 +33,12 @@ def count(request: models.Request) -> str:
 @asynccontextmanager
 async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
     hooks = webhooks.Webhooks(db, {"build": webhooks.HookConfig("a-secret-of-some-length", said.Hook("SECRET"))})
-    platform = http_platform.HttpPlatform(db, said.Http(port=0), tokens=given.pop("tokens", web.TOKENS), hooks=hooks)
+    platform = http_platform.HttpPlatform(
+        db, said.Http(port=0), tokens=given.pop("tokens", http_gateway.TOKENS), hooks=hooks
+    )
     async with (
         platform.serve() as address,
-        stage.open_gateway(db, model, platforms=[memory_platform.MemoryPlatform(), platform, hooks]),
+        gateways.open_gateway(db, model, platforms=[memory_platform.MemoryPlatform(), platform, hooks]),
     ):
         while not platform.is_ready:
             await asyncio.sleep(0)
@@ -87,7 +89,7 @@ async def test_openai_s_client_that_stops_a_stream_stops_its_turn(db: AsyncSessi
             async for chunk in stream:
                 if chunk.choices[0].delta.content:
                     break
-        await stage.until(lambda: is_settled(db))
+        await polling.until_async(lambda: is_settled(db))
         model.released.set()
         asked += [{"role": "assistant", "content": "One."}, {"role": "user", "content": "next"}]
         after = await client.chat.completions.create(model="holdfast", messages=asked)

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast import SessionDB
 from tests.acceptance import npm
 from tests.acceptance.conftest import PATIENCE
-from tests.cli import program
+from tests.support import cli_process
 
 LIBRARY, SOCKETS = ("json-rpc-2.0", "1.8.1"), ("ws", "8.22.2")
 VSCODE = ("vscode-jsonrpc", "8.2.1")
@@ -32,7 +32,7 @@ def driven(
         # Before node 22 it has a WebSocket of its own only for who asks; what it says of that is no matter here.
         [*node.node, "--experimental-websocket", "--no-warnings", script, kind, library, *rest],
         cwd=home,
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline"}),
+        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline"}),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
@@ -71,7 +71,7 @@ def check(home: Path, seen: dict[str, Any]) -> None:
 
 
 def test_a_conversation_by_lines(tmp_path: Path) -> None:
-    seen = driven(tmp_path, "lines", *program.PROGRAM, "rpc")
+    seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc")
     check(tmp_path, seen)
     assert seen["code"] == 0
 
@@ -103,7 +103,7 @@ def check_other(home: Path, seen: dict[str, Any]) -> None:
 
 
 def test_a_conversation_by_another_library(tmp_path: Path) -> None:
-    seen = driven(tmp_path, "lines", *program.PROGRAM, "rpc", package=VSCODE, script=OTHER)
+    seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc", package=VSCODE, script=OTHER)
     check_other(tmp_path, seen)
     assert seen["code"] == 0
 
@@ -120,9 +120,9 @@ def test_a_conversation_by_the_websocket_of_browsers(tmp_path: Path) -> None:
 @contextmanager
 def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(
-        [*program.PROGRAM, "rpc", "--websocket", "0"],
+        [*cli_process.PROGRAM, "rpc", "--websocket", "0"],
         cwd=home,
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline", "HOLDFAST_RPC_TOKEN": TOKEN}),
+        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline", "HOLDFAST_RPC_TOKEN": TOKEN}),
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         encoding="utf-8",

@@ -14,7 +14,7 @@ from holdfast.tui import approval_panel
 from tests.acceptance.conftest import Installed, quietly
 from tests.acceptance.test_chat import opened
 from tests.acceptance.tmux import Terminal
-from tests.cli import provider
+from tests.support import provider_process
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
@@ -84,8 +84,8 @@ def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whol
 def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
     terminal: Terminal, whole: Installed, tmp_path: Path
 ) -> None:
-    calls = provider.called("shell", '{"command": "echo something > made.txt"}')
-    with provider.playing(calls, provider.said("It is *done*.")) as played:
+    calls = provider_process.called("shell", '{"command": "echo something > made.txt"}')
+    with provider_process.playing(calls, provider_process.said("It is *done*.")) as played:
         opened(terminal, whole, tmp_path, 100, 30, **played.env)
         terminal.type("clear; holdfast tui")
         terminal.wait_for("A new conversation")
@@ -155,8 +155,8 @@ def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
 def test_whoever_asks_it_to_leave_gets_the_terminal_back(
     terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int
 ) -> None:
-    hung = provider.said_and_hung("Once upon a time")
-    with provider.playing(hung) as played:
+    hung = provider_process.said_and_hung("Once upon a time")
+    with provider_process.playing(hung) as played:
         opened(terminal, whole, tmp_path, **played.env)
         terminal.type("clear; sh -c 'echo $$ > pid; exec holdfast tui'; echo left with $?")
         terminal.wait_for("A new conversation")

@@ -15,10 +15,10 @@ from holdfast.acp import session as sessions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.store import async_db
-from tests.acp import seat
+from tests.support import acp_editor
 
 
-class Unclosable(seat.House):
+class Unclosable(acp_editor.House):
     """Its first door does not close."""
 
     @asynccontextmanager
@@ -31,7 +31,7 @@ class Unclosable(seat.House):
             raise errors.HoldfastError("It is stuck.")
 
 
-class Unreachable(seat.House):
+class Unreachable(acp_editor.House):
     """What it asks for models is gone."""
 
     async def models(self) -> Sequence[str]:
@@ -40,7 +40,7 @@ class Unreachable(seat.House):
 
 @pytest.mark.parametrize("first", ["the frames", "the input"])
 async def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixture, first: str) -> None:
-    async with seat.editor() as person:
+    async with acp_editor.editor() as person:
         db = person.program.db
         await db.create_session("talk", source="test")
         for number in range(3):
@@ -48,9 +48,9 @@ async def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixtu
         # It is told the first of them, and is gone before the second.
         person.reads.clear()
         person.asking("session/load", sessionId="talk", cwd="/", mcpServers=[])
-        await seat.so(lambda: any("method" in each for each in person.frames))
+        await acp_editor.so(lambda: any("method" in each for each in person.frames))
         (person.vanish if first == "the frames" else person.leave)()
-        await seat.so(person.is_heard)
+        await acp_editor.so(person.is_heard)
         person.reads.set()
         await asyncio.wait([person.serving])
     assert caplog.records == []
@@ -59,7 +59,7 @@ async def test_that_an_editor_is_gone_is_no_fault(caplog: pytest.LogCaptureFixtu
 async def test_another_connection_that_is_lost_is_a_fault_and_logged(
     caplog: pytest.LogCaptureFixture, db: async_db.AsyncSessionDB
 ) -> None:
-    async with seat.seated(Unreachable(db, ScriptedModel([]))) as person:
+    async with acp_editor.seated(Unreachable(db, ScriptedModel([]))) as person:
         answer = await person.asking("session/new", cwd="/", mcpServers=[])
         assert answer["error"]["code"] == -32603
         assert "1234" not in str(answer)
@@ -70,7 +70,7 @@ async def test_a_session_that_cannot_be_closed_keeps_no_other_open(
     caplog: pytest.LogCaptureFixture, db: async_db.AsyncSessionDB
 ) -> None:
     program = Unclosable(db, ScriptedModel([]))
-    async with seat.seated(program) as person:
+    async with acp_editor.seated(program) as person:
         for _ in range(2):
             await person.new()
     assert program.open == 0
@@ -78,7 +78,7 @@ async def test_a_session_that_cannot_be_closed_keeps_no_other_open(
 
 
 async def test_whoever_was_served_is_not_turned_away_afterwards(db: async_db.AsyncSessionDB) -> None:
-    person = seat.Editor(seat.House(db, None))
+    person = acp_editor.Editor(acp_editor.House(db, None))
     wire = channel.EditorChannel(person, "1.0")
     person.asking("initialize", protocolVersion=1)
     assert await wire.wait_initialized()
@@ -91,7 +91,7 @@ async def test_whoever_was_served_is_not_turned_away_afterwards(db: async_db.Asy
 
 
 async def test_mcp_server_with_the_acp_transport_is_reported_with_the_next_prompt() -> None:
-    async with seat.editor(["A", "B"]) as person:
+    async with acp_editor.editor(["A", "B"]) as person:
         given = {"type": "acp", "name": "inner", "serverId": "1"}
         made = await person.ask("session/new", cwd="/", mcpServers=[given])
         await person.prompt(made["sessionId"], "hello")

@@ -14,8 +14,8 @@ from holdfast import types
 from holdfast.acp import diffs
 from holdfast.model import base as model
 from holdfast.tools.files import diff, file_tools
-from tests.acp import seat
-from tests.tools import doing
+from tests.support import acp_editor
+from tests.support import file_tools as doing
 
 CWD = "/project"
 
@@ -173,7 +173,7 @@ async def test_an_edit_is_shown_in_the_question_at_its_end_and_when_it_is_loaded
         "newText": "\n".join([*around[0], "x" * 400, *around[1]]),
     }
 
-    async with seat.editor([call, "Done."], tools=file_tools.file_tools([str(tmp_path)])) as editor:
+    async with acp_editor.editor([call, "Done."], tools=file_tools.file_tools([str(tmp_path)])) as editor:
         session = await editor.new(str(tmp_path))
         await editor.prompt(session, "edit it")
         question = editor.questions[0]["toolCall"]

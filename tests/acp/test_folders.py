@@ -14,8 +14,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors
 from holdfast.acp import server
 from holdfast.model import ScriptedModel
-from tests.acp import seat
-from tests.agent import stage
+from tests.support import acp_editor, agents
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def homes(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "one"), str(tmp_path / "two")
 
 
-async def listed(editor: seat.Editor, **asked: Any) -> dict[str, str]:
+async def listed(editor: acp_editor.Editor, **asked: Any) -> dict[str, str]:
     """The sessions of a list, each with its folder."""
     page = await editor.ask("session/list", **asked)
     return {each["sessionId"]: each["cwd"] for each in page["sessions"]}
@@ -47,7 +46,7 @@ async def kept(db: AsyncSessionDB, name: str, folder: str | None) -> None:
 async def test_a_session_is_listed_in_its_own_folder_and_in_no_other(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         first, second = await editor.new(f"{one}/../one/"), await editor.new(two)
         await editor.prompt(first, "a")
         await editor.prompt(second, "b")
@@ -63,7 +62,7 @@ async def test_a_conversation_of_no_folder_is_listed_in_each(
     one, two = homes
     monkeypatch.chdir(two)
 
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         await kept(editor.program.db, "nowhere", None)
         assert await listed(editor, cwd=one) == {"nowhere": one}
         assert await listed(editor) == {"nowhere": two}
@@ -72,7 +71,7 @@ async def test_a_conversation_of_no_folder_is_listed_in_each(
 async def test_one_that_cannot_be_moved_is_listed_where_it_is_open(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         await kept(editor.program.db, "nowhere", None)
         await editor.ask("session/load", sessionId="nowhere", cwd=one, mcpServers=[])
         await editor.program.db.set_session_folder("nowhere", None)
@@ -80,7 +79,7 @@ async def test_one_that_cannot_be_moved_is_listed_where_it_is_open(homes: tuple[
 
 
 async def test_what_was_begun_in_a_folder_that_is_gone_is_listed(tmp_path: Path) -> None:
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         gone = str(tmp_path / "gone")
         await kept(editor.program.db, "talk", gone)
         assert await listed(editor, cwd=gone) == {"talk": gone}
@@ -89,8 +88,8 @@ async def test_what_was_begun_in_a_folder_that_is_gone_is_listed(tmp_path: Path)
 
 @pytest.mark.parametrize("cwd", ["here", "/\0", "/" + "x" * 5000])
 async def test_a_list_of_what_is_no_path_is_refused(cwd: str) -> None:
-    async with seat.editor() as editor:
-        assert (await seat.refusal(editor.ask("session/list", cwd=cwd))).code == -32602
+    async with acp_editor.editor() as editor:
+        assert (await acp_editor.refusal(editor.ask("session/list", cwd=cwd))).code == -32602
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
@@ -99,7 +98,7 @@ async def test_session_belongs_to_the_folder_it_was_continued_in_and_says_so(
 ) -> None:
     one, two = homes
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         session = await editor.new(one)
         await editor.prompt(session, "a")
         before = await editor.program.db.conversation(session)
@@ -112,7 +111,7 @@ async def test_session_belongs_to_the_folder_it_was_continued_in_and_says_so(
 
 
 async def test_a_session_that_moves_is_answered_before_anything_else_is_told(homes: tuple[str, str]) -> None:
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         session = await editor.new(homes[0])
         await editor.prompt(session, "a")
         await editor.until("available_commands_update")
@@ -129,9 +128,9 @@ async def test_opening_a_session_writes_nothing(homes: tuple[str, str], tmp_path
     one, two = homes
     there, store = two if elsewhere else one, str(tmp_path / "holdfast.db")
 
-    async with stage.store(store, write_timeout=0.5) as db:
-        program = seat.House(db, ScriptedModel(["A", "B"]))
-        async with seat.seated(program) as editor:
+    async with agents.store(store, write_timeout=0.5) as db:
+        program = acp_editor.House(db, ScriptedModel(["A", "B"]))
+        async with acp_editor.seated(program) as editor:
             session = await editor.new(one)
             await editor.prompt(session, "a")
             with unwritable(store):
@@ -144,7 +143,7 @@ async def test_opening_a_session_writes_nothing(homes: tuple[str, str], tmp_path
 async def test_a_session_that_has_not_begun_begins_where_it_was_opened_last(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         session = await editor.new(one)
         await editor.ask("session/resume", sessionId=session, cwd=two, mcpServers=[])
         await editor.prompt(session, "a")
@@ -157,26 +156,26 @@ async def test_what_is_not_opened_stays_where_it_is(
 ) -> None:
     one, two = homes
 
-    class Few(seat.House):
+    class Few(acp_editor.House):
         async def models(self) -> Sequence[str]:
             if len(self.doors) > 1:
                 raise errors.SettingInvalid("There are no more models.")
             return await super().models()
 
-    async with seat.seated(Few(db, ScriptedModel(["A"]))) as editor:
+    async with acp_editor.seated(Few(db, ScriptedModel(["A"]))) as editor:
         await kept(db, "talk", one)
         await editor.new(one)
         for most, code in ((1, -32600), (2, -32603)):
             monkeypatch.setattr(server, "MAX_SESSIONS", most)
             asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
-            assert (await seat.refusal(asked)).code == code
+            assert (await acp_editor.refusal(asked)).code == code
             assert await listed(editor, cwd=one) == {"talk": one}
 
 
 async def test_a_fork_is_at_home_where_it_was_made(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         empty, session = await editor.new(one), await editor.new(one)
         await editor.prompt(session, "a")
         forks = [
@@ -193,7 +192,7 @@ async def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch
     monkeypatch.setattr(server, "PAGE_SIZE", 3)
     homes = ("/one", "/two", "/two", None, "/two")
 
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         db = editor.program.db
         for number in range(35):
             await kept(db, f"talk{number}", homes[number % 5])
@@ -211,7 +210,7 @@ async def test_pages_of_a_folder_have_each_of_its_conversations_once(monkeypatch
 async def test_a_move_and_a_list_at_once_are_both_done(homes: tuple[str, str]) -> None:
     one, two = homes
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         session = await editor.new(one)
         await editor.prompt(session, "a")
         await editor.ask("session/load", sessionId=session, cwd=two, mcpServers=[])

@@ -20,9 +20,8 @@ from holdfast.model import ScriptedModel, base
 from holdfast.runtime import subscriptions
 from holdfast.store import async_db, notifications
 from holdfast.tools.shell import shell
-from tests.acp import seat
-from tests.agent import house, stage
-from tests.tools import leash as leashes
+from tests.support import acp_editor, agents, approvals, polling
+from tests.support import processes as leashes
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def leash() -> Iterator[leashes.Leash]:
 async def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         here = await editor.new()
         # As with a database that tells of what other processes write, and this is none.
         await editor.prompt(here, "hello")
@@ -45,7 +44,7 @@ async def test_what_is_hinted_to_nobody_is_told_all_the_same(monkeypatch: pytest
 
 async def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -58,14 +57,14 @@ async def test_what_is_said_while_a_session_is_opened_is_told(monkeypatch: pytes
 
         db.hides = meanwhile  # type: ignore[method-assign]
         await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
-        await seat.so(lambda: "from the terminal" in editor.text("user_message_chunk"))
+        await acp_editor.so(lambda: "from the terminal" in editor.text("user_message_chunk"))
 
 
 async def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "LOG_PAGE", 1)
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
 
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         db, asked = editor.program.db, list[tuple[Any, ...]]()
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -81,9 +80,9 @@ async def test_a_store_that_fails_in_the_middle_of_a_look_loses_nothing(monkeypa
 
         db.transcript = fails_once  # type: ignore[method-assign]
         db.notifications._dispatch(notifications.Hint("moved", here))
-        await seat.so(lambda: len(asked) == 2)
+        await acp_editor.so(lambda: len(asked) == 2)
         db.notifications._dispatch(notifications.Hint("moved", here))
-        await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
+        await acp_editor.so(lambda: editor.text("user_message_chunk").endswith("three"))
         assert editor.text("user_message_chunk") == "one two three"
 
 
@@ -93,7 +92,7 @@ async def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.0)
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -103,11 +102,11 @@ async def test_what_others_said_and_the_store_did_not_give_in_time_is_told_later
         await editor.prompt(here, "mine")
         assert editor.text("user_message_chunk") == ""
         db.notifications._dispatch(notifications.Hint("moved", here))
-        await seat.so(lambda: editor.text("user_message_chunk").endswith("three"))
+        await acp_editor.so(lambda: editor.text("user_message_chunk").endswith("three"))
         db.notifications._dispatch(notifications.Hint("moved", here))
         await db.append_message(here, role="user", content=" four")
         db.notifications._dispatch(notifications.Hint("moved", here))
-        await seat.so(lambda: editor.text("user_message_chunk").endswith("four"))
+        await acp_editor.so(lambda: editor.text("user_message_chunk").endswith("four"))
         assert editor.text("user_message_chunk") == "one three four"
 
 
@@ -121,11 +120,11 @@ async def test_a_message_of_another_process_within_a_turn_is_sent_after_it(
         return "It ran."
 
     sessions_of = list[str]()
-    program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", interrupt)])
-    async with seat.seated(program) as editor:
+    program = acp_editor.House(db, ScriptedModel([agents.calls("make"), "done"]), [agents.tool("make", interrupt)])
+    async with acp_editor.seated(program) as editor:
         sessions_of.append(await editor.new())
         assert await editor.prompt(sessions_of[0], "go") == "end_turn"
-        await seat.so(lambda: editor.text("user_message_chunk"))
+        await acp_editor.so(lambda: editor.text("user_message_chunk"))
         await editor.prompt(sessions_of[0], "/help")
         assert editor.text("user_message_chunk") == "from the terminal"
 
@@ -133,7 +132,7 @@ async def test_a_message_of_another_process_within_a_turn_is_sent_after_it(
 async def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         here = await editor.new()
         await editor.prompt(here, "hello")
         picture = {"type": "image", "media_type": "image/png", "blob": "nonsense"}
@@ -141,7 +140,7 @@ async def test_a_picture_that_cannot_be_read_keeps_no_words_from_being_told(monk
             here, role="user", content=[{"type": "text", "text": "look "}, picture, {"type": "text", "text": "at it"}]
         )
         await editor.program.db.append_message(here, role="user", content=" and on")
-        await seat.so(lambda: editor.text("user_message_chunk") == "look at it and on")
+        await acp_editor.so(lambda: editor.text("user_message_chunk") == "look at it and on")
         assert await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
         assert editor.text("user_message_chunk").endswith("hellolook at it and on")
 
@@ -170,7 +169,7 @@ async def silent(db: AsyncSessionDB) -> AsyncIterator[None]:
 async def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.001)
 
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         db = editor.program.db
         here = await editor.new()
         await editor.prompt(here, "hello")
@@ -181,7 +180,7 @@ async def test_what_needs_no_store_does_not_wait_for_one(monkeypatch: pytest.Mon
             assert "/status" in editor.text()
             prompting = editor.prompting(here, "are you there?")
             editor.tell("session/cancel", sessionId=here)
-            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            assert acp_editor.result(await prompting) == {"stopReason": "cancelled"}
             await editor.ask("session/set_mode", sessionId=here, modeId="code")
             assert not asked.done()
         await asked
@@ -198,15 +197,15 @@ async def test_the_end_of_a_call_is_told_in_short_where_the_store_does_not_give_
         await answers_nothing.enter_async_context(silent(db))
         return "It ran."
 
-    program = seat.House(db, ScriptedModel([stage.calls("make"), "done"]), [stage.tool("make", go)])
-    async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+    program = acp_editor.House(db, ScriptedModel([agents.calls("make"), "done"]), [agents.tool("make", go)])
+    async with acp_editor.seated(program) as editor, AsyncExitStack() as answers_nothing:
         here = await editor.new()
         prompting = editor.prompting(here, "go")
         async with asyncio.timeout(60):
             ended = await editor.until("tool_call_update", status="completed")
         assert "It ran." in str(ended)
         await answers_nothing.aclose()
-        assert seat.result(await prompting) == {"stopReason": "end_turn"}
+        assert acp_editor.result(await prompting) == {"stopReason": "end_turn"}
 
 
 async def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_another(
@@ -214,7 +213,7 @@ async def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_anothe
 ) -> None:
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.2)
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
-    stuck = stage.Stuck()
+    stuck = agents.Stuck()
 
     async def go(_: dict[str, Any]) -> str:
         if not stuck.reached.is_set():
@@ -222,20 +221,20 @@ async def test_what_became_of_a_call_that_was_broken_off_is_never_told_of_anothe
         await answers_nothing.enter_async_context(silent(db))
         return "It ran."
 
-    script = [stage.calls("make"), stage.calls("make"), "done"]
-    program = seat.House(db, ScriptedModel(script), [stage.tool("make", go)])
-    async with seat.seated(program) as editor, AsyncExitStack() as answers_nothing:
+    script = [agents.calls("make"), agents.calls("make"), "done"]
+    program = acp_editor.House(db, ScriptedModel(script), [agents.tool("make", go)])
+    async with acp_editor.seated(program) as editor, AsyncExitStack() as answers_nothing:
         here = await editor.new()
         first = editor.prompting(here, "go")
         await stuck.reached.wait()
         editor.tell("session/cancel", sessionId=here)
-        assert seat.result(await first) == {"stopReason": "cancelled"}
+        assert acp_editor.result(await first) == {"stopReason": "cancelled"}
         second = editor.prompting(here, "again")
         async with asyncio.timeout(60):
             ended = await editor.until("tool_call_update", status="completed")
         assert "It ran." in str(ended)
         await answers_nothing.aclose()
-        assert seat.result(await second) == {"stopReason": "end_turn"}
+        assert acp_editor.result(await second) == {"stopReason": "end_turn"}
 
 
 async def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end(
@@ -254,17 +253,17 @@ async def test_a_prompt_that_is_cancelled_is_answered_though_its_turn_cannot_end
 
     stopped = asyncio.Event()
 
-    script = [stage.calls("stay"), "B"]
-    async with seat.seated(seat.House(db, ScriptedModel(script), [stage.tool("stay", stays)])) as editor:
+    script = [agents.calls("stay"), "B"]
+    async with acp_editor.seated(acp_editor.House(db, ScriptedModel(script), [agents.tool("stay", stays)])) as editor:
         here = await editor.new()
         first = editor.prompting(here, "go")
         await editor.until("tool_call")
         editor.tell("session/cancel", sessionId=here)
-        assert seat.result(await first) == {"stopReason": "cancelled"}
+        assert acp_editor.result(await first) == {"stopReason": "cancelled"}
         assert stopped.is_set()
         second = editor.prompting(here, "and now?")
         over.set()
-        assert seat.result(await second) == {"stopReason": "end_turn"}
+        assert acp_editor.result(await second) == {"stopReason": "end_turn"}
         assert editor.text() == "B"
         assert editor.open_calls(here) == set()
 
@@ -290,7 +289,7 @@ def called(name: str, arguments: str) -> base.Reply:
 async def test_a_call_with_odd_arguments_is_told_and_its_conversation_can_be_loaded(tool: str, arguments: str) -> None:
     kinds = ("tool_call", "tool_call_update", "plan")
 
-    async with seat.editor([called(tool, arguments), "done"]) as editor:
+    async with acp_editor.editor([called(tool, arguments), "done"]) as editor:
         here = await editor.new()
         assert await editor.prompt(here, "go") == "end_turn"
         then = editor.told(*kinds)
@@ -310,7 +309,7 @@ async def test_a_message_that_cannot_be_read_keeps_no_conversation_from_being_lo
         for number in range(1, 4):
             await db.append_message("talk", role="user", content=f"message {number}", create=new)
         damage(place)
-        async with seat.seated(seat.House(db, ScriptedModel())) as editor:
+        async with acp_editor.seated(acp_editor.House(db, ScriptedModel())) as editor:
             await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
             assert editor.text("user_message_chunk") == "message 1message 3"
             assert "Message 2 cannot be shown" in editor.text("agent_thought_chunk")
@@ -332,26 +331,26 @@ def test_a_call_ends_the_same_way_then_and_later(tmp_path: Path, leash: leashes.
         "kill -9 $$",
         "touch begun; sleep 600",
     ]
-    script = [each for line in lines for each in (house.runs(line), "done")]
+    script = [each for line in lines for each in (approvals.runs(line), "done")]
 
-    def states(editor: seat.Editor) -> dict[str, str]:
+    def states(editor: acp_editor.Editor) -> dict[str, str]:
         updates = editor.told("tool_call_update")
         return {each["toolCallId"]: each["status"] for each in updates if "status" in each}
 
     async def told(db: AsyncSessionDB) -> None:
-        program = seat.House(db, ScriptedModel(script), [shell.shell([str(tmp_path)], lambda: leash.environment)])
-        async with seat.seated(program) as editor:
+        program = acp_editor.House(db, ScriptedModel(script), [shell.shell([str(tmp_path)], lambda: leash.environment)])
+        async with acp_editor.seated(program) as editor:
             here = await editor.new()
             for line in lines[:-1]:
                 assert await editor.prompt(here, line) == "end_turn"
             prompting = editor.prompting(here, lines[-1])
-            await leashes.until_async((tmp_path / "begun").exists, "it runs")
+            await polling.until_async((tmp_path / "begun").exists, "it runs")
             editor.tell("session/cancel", sessionId=here)
-            assert seat.result(await prompting) == {"stopReason": "cancelled"}
+            assert acp_editor.result(await prompting) == {"stopReason": "cancelled"}
             then = states(editor)
-        async with seat.seated(program) as editor:
+        async with acp_editor.seated(program) as editor:
             await editor.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
             assert states(editor) == then
         assert [*then.values()] == ["completed", "failed", "completed", "failed", "failed", "failed"]
 
-    stage.run(told)
+    agents.run(told)

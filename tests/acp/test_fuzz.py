@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.acp import seat
+from tests.support import acp_editor
 
 CALLS = 150
 TYPED = {-32600, -32601, -32602, -32002}
@@ -96,7 +96,7 @@ async def typed(method: str, params: Any, answering: Awaitable[Any]) -> None:
 async def test_odd_requests_get_the_protocols_answers_and_harm_nobody(seed: int) -> None:
     rng = random.Random(seed)
 
-    async with seat.editor(["ok"] * 1000) as editor:
+    async with acp_editor.editor(["ok"] * 1000) as editor:
         safe, session = await editor.new(), await editor.new()
         assert await editor.prompt(safe, "Hello") == "end_turn"
         assert await editor.prompt(session, "Hello") == "end_turn"
@@ -129,7 +129,7 @@ def broken(rng: random.Random, number: int) -> bytes:
 async def test_broken_lines_are_answered_and_harm_nobody(seed: int) -> None:
     rng = random.Random(seed)
 
-    async with seat.editor(["ok"] * 1000) as editor:
+    async with acp_editor.editor(["ok"] * 1000) as editor:
         session = await editor.new()
         for number in range(CALLS):
             line = broken(rng, number)

@@ -18,9 +18,8 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.acp import plans
 from holdfast.model import ScriptedModel, base
-from tests.acp import seat
-from tests.agent import house, stage
-from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.support import acp_editor, agents, approvals
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
 
 GOLDEN = Path(__file__).parent / "golden"
 SESSION = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
@@ -34,7 +33,7 @@ PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwACh
 class Recorder:
     """An editor whose frames are kept."""
 
-    def __init__(self, editor: seat.Editor) -> None:
+    def __init__(self, editor: acp_editor.Editor) -> None:
         self.editor = editor
         self.exchanges: list[dict[str, Any]] = [{"method": "initialize", "answer": editor.frames[0]["result"]}]
 
@@ -45,7 +44,7 @@ class Recorder:
         return answer.get("result")
 
     async def new(self) -> str:
-        made = await self.ask("session/new", cwd=seat.FOLDER, mcpServers=[])
+        made = await self.ask("session/new", cwd=acp_editor.FOLDER, mcpServers=[])
         await self.editor.until("available_commands_update")
         return str(made["sessionId"])
 
@@ -79,11 +78,11 @@ async def conversation(editor: Recorder) -> None:
     await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
     await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
     # Its title is told behind the answer.
-    await editor.ask("session/fork", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/fork", sessionId=session, cwd=acp_editor.FOLDER, mcpServers=[])
     await editor.editor.until("session_info_update")
     await editor.ask("session/close", sessionId=session)
     for method in ("session/load", "session/resume"):
-        await editor.ask(method, sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+        await editor.ask(method, sessionId=session, cwd=acp_editor.FOLDER, mcpServers=[])
         await editor.editor.until("session_info_update")
 
 
@@ -92,19 +91,19 @@ async def approval(editor: Recorder) -> None:
     await editor.prompt(session, "Tidy up")
     editor.editor.answer = lambda _: {"outcome": {"outcome": "cancelled"}}
     await editor.prompt(session, "And the rest")
-    await editor.ask("session/load", sessionId=session, cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/load", sessionId=session, cwd=acp_editor.FOLDER, mcpServers=[])
 
 
 async def compaction(editor: Recorder) -> None:
-    await filled(editor.editor.program.db, 12)
-    await editor.ask("session/load", sessionId="talk", cwd=seat.FOLDER, mcpServers=[])
+    await fill(editor.editor.program.db, 12)
+    await editor.ask("session/load", sessionId="talk", cwd=acp_editor.FOLDER, mcpServers=[])
     await editor.prompt("talk", "/compact here 1")
-    await editor.ask("session/load", sessionId="talk", cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/load", sessionId="talk", cwd=acp_editor.FOLDER, mcpServers=[])
 
 
 async def refusals(editor: Recorder) -> None:
     session = await editor.new()
-    await editor.ask("session/load", sessionId="nobody", cwd=seat.FOLDER, mcpServers=[])
+    await editor.ask("session/load", sessionId="nobody", cwd=acp_editor.FOLDER, mcpServers=[])
     await editor.ask("session/prompt", sessionId="nobody", prompt=[{"type": "text", "text": "Hello"}])
     await editor.ask("session/prompt", sessionId=session, prompt=[])
     await editor.ask("session/new", cwd="here", mcpServers=[])
@@ -132,9 +131,9 @@ STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
     "conversation": (conversation, lambda: {"script": [planned(), thought()]}),
     "approval": (
         approval,
-        lambda: {"script": [house.runs("rm -r build"), "Tidy now.", house.runs("make clean"), "As you like."]},
+        lambda: {"script": [approvals.runs("rm -r build"), "Tidy now.", approvals.runs("make clean"), "As you like."]},
     ),
-    "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": Writer()}),
+    "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": FakeSummarizer()}),
     "refusals": (refusals, dict),
 }
 
@@ -147,12 +146,12 @@ def played(name: str) -> str:
     async def told(db: AsyncSessionDB) -> None:
         options = given()
         model = options.pop("model", None) or ScriptedModel(options.pop("script", ()))
-        async with seat.seated(seat.House(db, model, **options)) as editor:
+        async with acp_editor.seated(acp_editor.House(db, model, **options)) as editor:
             recorder = Recorder(editor)
             await story(recorder)
             found.append(steady({"exchanges": recorder.exchanges, "unasked": recorder.unasked}))
 
-    stage.run(told)
+    agents.run(told)
     return found[0]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.acp import channel
-from tests.acp import schema
+from tests.support import acp_schema
 
 
 def answer(**params: Any) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def answer(**params: Any) -> dict[str, Any]:
 
 
 def test_the_answer_is_one_of_the_protocol() -> None:
-    schema.vendored().check("agent", "initialize", "Response", answer())
+    acp_schema.vendored().check("agent", "initialize", "Response", answer())
 
 
 @pytest.mark.parametrize("asked", [0, 1, 2, 65535])

@@ -6,13 +6,13 @@ import pytest
 
 from holdfast import errors
 from holdfast.acp import server
-from tests.acp import seat
+from tests.support import acp_editor
 
 
 async def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "PAGE_SIZE", 3)
 
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         for number in range(7):
             await editor.program.db.create_session(f"talk{number}", source="test")
             await editor.program.db.append_message(f"talk{number}", role="user", content="hi")
@@ -25,16 +25,16 @@ async def test_conversations_are_listed_a_page_at_a_time_each_once(monkeypatch: 
                 break
             cursor = {"cursor": page["nextCursor"]}
         assert sorted(seen) == [f"talk{number}" for number in range(7)]
-        assert (await seat.refusal(editor.ask("session/list", cursor="?"))).code == -32602
+        assert (await acp_editor.refusal(editor.ask("session/list", cursor="?"))).code == -32602
 
 
 async def test_conversations_of_others_are_not_listed() -> None:
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         await editor.program.db.create_session("theirs", source="test", owner="telegram:7")
         await editor.program.db.append_message("theirs", role="user", content="hi")
         assert (await editor.ask("session/list"))["sessions"] == []
         for method in ("session/load", "session/resume", "session/fork"):
-            refused = await seat.refusal(editor.ask(method, sessionId="theirs", cwd="/", mcpServers=[]))
+            refused = await acp_editor.refusal(editor.ask(method, sessionId="theirs", cwd="/", mcpServers=[]))
             assert refused.code == -32002
         assert editor.updates == []
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.acp import modes
 from holdfast.agent import approvals
-from tests.acp import seat
-from tests.agent import house
+from tests.support import acp_editor
+from tests.support import approvals as house
 
 
 def test_every_mode_there_is_can_be_chosen() -> None:
@@ -39,7 +39,7 @@ def test_the_strictest_mode_is_the_one_that_does_least() -> None:
 @pytest.mark.parametrize("mode", get_args(approvals.Mode))
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 async def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, method: str) -> None:
-    async with seat.editor(["hello"]) as editor:
+    async with acp_editor.editor(["hello"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.ask("session/set_mode", sessionId=session, modeId=mode)
@@ -53,7 +53,7 @@ async def test_what_is_opened_anew_while_it_is_open_keeps_its_mode(mode: str, me
 
 @pytest.mark.parametrize(("mode", "forked"), [("read-only", "read-only"), ("ask", "ask"), ("code", "ask")])
 async def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str) -> None:
-    async with seat.editor(["hello"]) as editor:
+    async with acp_editor.editor(["hello"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.ask("session/set_mode", sessionId=session, modeId=mode)
@@ -63,12 +63,12 @@ async def test_a_fork_does_no_more_than_what_it_came_from(mode: str, forked: str
 
 
 async def test_a_question_that_is_open_when_read_only_is_chosen_is_taken_back() -> None:
-    async with seat.editor([house.runs("make"), "a pity"]) as editor:
+    async with acp_editor.editor([house.runs("make"), "a pity"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
         await editor.questioned()
         await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
-        assert seat.result(await prompting)["stopReason"] == "end_turn"
+        assert acp_editor.result(await prompting)["stopReason"] == "end_turn"
         assert editor.program.shell.ran == []
         assert editor.told("tool_call_update")[-1]["status"] == "failed"

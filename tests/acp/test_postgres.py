@@ -7,9 +7,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.model import ScriptedModel
 from holdfast.runtime import subscriptions
-from tests import postgres
-from tests.acp import seat
-from tests.agent import stage
+from tests.support import acp_editor, agents, postgres
 
 LONG = "word " * 400
 
@@ -19,12 +17,12 @@ async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.05)
     dsn = postgres.fresh()
 
-    async with stage.store(dsn) as db:
+    async with agents.store(dsn) as db:
         script = [f"Answer {number}. {LONG}" for number in range(1, 7)]
         async with (
             AsyncSessionDB(SessionDB(dsn)) as elsewhere,
-            seat.seated(seat.House(db, ScriptedModel([*script, "The summary."]))) as one,
-            seat.seated(seat.House(elsewhere, ScriptedModel(["From two."]))) as other,
+            acp_editor.seated(acp_editor.House(db, ScriptedModel([*script, "The summary."]))) as one,
+            acp_editor.seated(acp_editor.House(elsewhere, ScriptedModel(["From two."]))) as other,
         ):
             here = await one.new()
             for number in range(1, 5):
@@ -32,11 +30,11 @@ async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest
             await other.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
             assert other.text() == one.text()
             await one.prompt(here, "Question 5.")
-            await seat.so(lambda: "Answer 5." in other.text())
+            await acp_editor.so(lambda: "Answer 5." in other.text())
             assert await one.prompt(here, "/compact here 1") == "end_turn"
             assert (await db.conversation(here)).compaction_epoch is not None
             assert await other.prompt(here, "And you?") == "end_turn"
-            await seat.so(lambda: "From two." in one.text())
+            await acp_editor.so(lambda: "From two." in one.text())
 
             fork = (await other.ask("session/fork", sessionId=here, cwd="/", mcpServers=[]))["sessionId"]
             listed = (await one.ask("session/list", cwd="/"))["sessions"]

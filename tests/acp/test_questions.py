@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.acp import session as sessions
-from tests.acp import seat
-from tests.agent import house
+from tests.support import acp_editor, approvals
 
 DENIED = "The person denied it."
 Frame = dict[str, Any]
@@ -23,7 +22,7 @@ def told(answer: Frame) -> tuple[str, list[Any]]:
     """What the model is told of a command for which a question was answered so, and what was written down."""
     found = list[Any]()
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
@@ -31,12 +30,12 @@ def told(answer: Frame) -> tuple[str, list[Any]]:
         asked = next(each for each in editor.frames if each.get("method") == "session/request_permission")
         # The prompt may have the same number as the question: they are the two sides' own.
         editor.raw(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).encode())
-        assert seat.result(await prompting) == {"stopReason": "end_turn"}
+        assert acp_editor.result(await prompting) == {"stopReason": "end_turn"}
         assert editor.program.shell.ran == []
         (result,) = (each for each in await editor.program.db.transcript(session) if each.role == "tool")
-        found.extend([result.content, await house.audit(editor.program.db)])
+        found.extend([result.content, await approvals.audit(editor.program.db)])
 
-    seat.run(story, [house.runs("make it"), "A pity."])
+    acp_editor.run(story, [approvals.runs("make it"), "A pity."])
     return found[0], found[1]
 
 

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from tests.acp import schema
+from tests.support import acp_schema
 
 
-def update(**fields: Any) -> schema.Frame:
+def update(**fields: Any) -> acp_schema.Frame:
     return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "one", "update": fields}}
 
 
-def said(**fields: Any) -> schema.Frame:
+def said(**fields: Any) -> acp_schema.Frame:
     return update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": "Good morning."}, **fields)
 
 
-def call(**fields: Any) -> schema.Frame:
+def call(**fields: Any) -> acp_schema.Frame:
     return update(sessionUpdate="tool_call", toolCallId="first", title="Look", **fields)
 
 
-def opened() -> schema.Wire:
+def opened() -> acp_schema.Wire:
     """A connection with a session, and a question that was not answered yet."""
-    wire = schema.Wire()
+    wire = acp_schema.Wire()
     wire.sent({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}})
     wire.got({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "one"}})
     wire.sent({"jsonrpc": "2.0", "id": "ask", "method": "session/prompt", "params": {"sessionId": "one", "prompt": []}})
@@ -42,7 +42,7 @@ def opened() -> schema.Wire:
         {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "Not JSON"}},
     ],
 )
-def test_what_the_protocol_has_passes(frame: schema.Frame) -> None:
+def test_what_the_protocol_has_passes(frame: acp_schema.Frame) -> None:
     opened().got(frame)
 
 
@@ -68,13 +68,13 @@ def test_what_the_protocol_has_passes(frame: schema.Frame) -> None:
     ],
 )
 def test_a_mistake_is_found_and_named(frame: Any, why: str) -> None:
-    with pytest.raises(schema.Wrong, match=why):
+    with pytest.raises(acp_schema.Wrong, match=why):
         opened().got(frame)
 
 
 def test_a_session_is_spoken_of_only_once_the_client_knows_it() -> None:
-    wire = schema.Wire()
-    with pytest.raises(schema.Wrong, match="does not know of yet"):
+    wire = acp_schema.Wire()
+    with pytest.raises(acp_schema.Wrong, match="does not know of yet"):
         wire.got(said())
     wire.sent({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": {"sessionId": "one"}})
     wire.got(said())
@@ -86,10 +86,10 @@ def test_calls_that_were_begun_and_not_ended_are_told() -> None:
     assert wire.open_calls("one") == {"first"}
     wire.got(update(sessionUpdate="tool_call_update", toolCallId="first", status="completed"))
     assert wire.open_calls("one") == set()
-    with pytest.raises(schema.Wrong, match="begun before"):
+    with pytest.raises(acp_schema.Wrong, match="begun before"):
         wire.got(call())
 
 
 def test_prose_is_left_out_and_names_are_not() -> None:
     published = {"description": "d", "properties": {"title": {"type": "string", "title": "t"}}, "required": ["title"]}
-    assert schema.bare(published) == {"properties": {"title": {"type": "string"}}, "required": ["title"]}
+    assert acp_schema.bare(published) == {"properties": {"title": {"type": "string"}}, "required": ["title"]}

@@ -20,8 +20,9 @@ from holdfast import errors, types
 from holdfast.acp import mcp_servers
 from holdfast.tools import base
 from holdfast.tools.mcp import servers as mcp
-from tests.tools import leash as leashes
-from tests.tools.mcp import stage, web
+from tests.support import mcp_http_server, polling
+from tests.support import mcp_servers as stage
+from tests.support import processes as leashes
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def leash() -> Iterator[leashes.Leash]:
 
 def raw(name: str = "raw", *more: str, **env: str) -> schema.McpServerStdio:
     given = [schema.EnvVariable(name=key, value=value) for key, value in env.items()]
-    args = ["-I", str(stage.HERE / "raw.py"), *(more or ("plain",))]
+    args = ["-I", str(stage.HERE / "mcp_raw_server.py"), *(more or ("plain",))]
     return schema.McpServerStdio(name=name, command=sys.executable, args=args, env=given)
 
 
@@ -60,7 +61,7 @@ async def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_i
         tools = await ready(source, "raw__echo")
         assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
         assert leash.at_large()
-    leashes.until(lambda: not leash.at_large(), "it is gone")
+    polling.until(lambda: not leash.at_large(), "it is gone")
 
 
 def test_what_it_was_given_in_confidence_is_not_told() -> None:
@@ -111,7 +112,7 @@ async def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(
 
 
 async def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
-    with web.serving() as there:
+    with mcp_http_server.serving() as there:
         given = schema.HttpMcpServer(
             type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
         )
@@ -160,7 +161,7 @@ def answer(method: str) -> dict[str, Any]:
             info = {"name": "old", "version": "1"}
             return {"result": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": info}}
         case "tools/list":
-            return {"result": {"tools": [{"name": "ok", "inputSchema": web.ANY}]}}
+            return {"result": {"tools": [{"name": "ok", "inputSchema": mcp_http_server.ANY}]}}
         case "tools/call":
             return {"result": {"content": [{"type": "text", "text": "fine"}]}}
     return {"error": {"code": -32601, "message": "no"}}

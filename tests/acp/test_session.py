@@ -15,16 +15,15 @@ from holdfast.agent.commands import base as commands
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import subscriptions
 from holdfast.store import notifications
-from tests.acp import seat
-from tests.agent import house, stage
-from tests.compaction.test_compress import WINDOW, filled
+from tests.support import acp_editor, agents, approvals
+from tests.support.compaction import WINDOW, fill
 from tests.tools import test_pictures
 
 BIG = "x" * 2_000_000
 
 
 async def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
-    async with seat.editor(["hello yourself"]) as editor:
+    async with acp_editor.editor(["hello yourself"]) as editor:
         session = await editor.new()
         assert await editor.prompt(session, "hello") == "end_turn"
         assert editor.text() == "hello yourself"
@@ -34,7 +33,9 @@ async def test_a_prompt_is_answered_after_all_that_came_of_it() -> None:
 
 
 async def test_what_a_model_thinks_is_told_as_thoughts() -> None:
-    async with seat.editor([[base.ThinkingDelta("hm"), base.ContentDelta("so"), base.FinishDelta("stop")]]) as editor:
+    async with acp_editor.editor(
+        [[base.ThinkingDelta("hm"), base.ContentDelta("so"), base.FinishDelta("stop")]]
+    ) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         assert editor.text("agent_thought_chunk") == "hm"
@@ -43,7 +44,7 @@ async def test_what_a_model_thinks_is_told_as_thoughts() -> None:
 
 async def test_a_reader_that_is_slow_misses_nothing() -> None:
     words = [*(base.ContentDelta(f"{n} ") for n in range(500)), base.FinishDelta("stop")]
-    async with seat.editor([words]) as editor:
+    async with acp_editor.editor([words]) as editor:
         session = await editor.new()
         editor.reads.clear()
         prompting = editor.prompting(session, "hello")
@@ -54,15 +55,15 @@ async def test_a_reader_that_is_slow_misses_nothing() -> None:
 
 
 async def test_two_prompts_at_once_are_answered_in_their_order() -> None:
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         session = await editor.new()
         first, second = editor.prompting(session, "one"), editor.prompting(session, "two")
-        assert [seat.result(await each)["stopReason"] for each in (first, second)] == ["end_turn", "end_turn"]
+        assert [acp_editor.result(await each)["stopReason"] for each in (first, second)] == ["end_turn", "end_turn"]
         assert editor.text() == "AB"
 
 
 async def test_sessions_do_not_hear_of_each_other() -> None:
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         one, two = await editor.new(), await editor.new()
         await editor.prompt(one, "hello")
         await editor.prompt(two, "hello")
@@ -73,7 +74,7 @@ async def test_sessions_do_not_hear_of_each_other() -> None:
 
 
 async def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> None:
-    async with seat.editor(["I see"]) as editor:
+    async with acp_editor.editor(["I see"]) as editor:
         session = await editor.new()
         blocks: list[dict[str, Any]] = [
             {"type": "text", "text": "Look at "},
@@ -97,7 +98,7 @@ async def test_what_comes_along_is_in_the_message_and_comes_back_as_it_was() -> 
 
 
 async def test_what_was_typed_is_kept_to_the_letter() -> None:
-    async with seat.editor(["A", "B", "C"]) as editor:
+    async with acp_editor.editor(["A", "B", "C"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "    indented\nnext\n")
         blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "  two"}]
@@ -113,7 +114,7 @@ async def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
     said = (content_parts.Text(words),) if words else ()
     refused = base.Reply(said, (), "refused", types.Usage(), "scripted/model")
 
-    async with seat.editor([refused, "well"]) as editor:
+    async with acp_editor.editor([refused, "well"]) as editor:
         session = await editor.new()
         assert await editor.prompt(session, "go") == "refusal"
         assert (words or "declined") in editor.text()
@@ -121,7 +122,7 @@ async def test_what_a_provider_refuses_is_a_refusal(words: str) -> None:
 
 
 async def test_a_huge_resource_is_kept_whole() -> None:
-    async with seat.editor(["Much."]) as editor:
+    async with acp_editor.editor(["Much."]) as editor:
         session = await editor.new()
         blocks = [
             {"type": "text", "text": "What is it?"},
@@ -143,9 +144,9 @@ async def test_a_huge_resource_is_kept_whole() -> None:
     ],
 )
 async def test_a_prompt_that_cannot_be_read_is_refused_and_leaves_nothing(prompt: list[dict[str, Any]]) -> None:
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         session = await editor.new()
-        refused = await seat.refusal(editor.ask("session/prompt", sessionId=session, prompt=prompt))
+        refused = await acp_editor.refusal(editor.ask("session/prompt", sessionId=session, prompt=prompt))
         assert refused.code == -32602
         with pytest.raises(errors.NoSuchSession):
             await editor.program.db.head(session)
@@ -155,7 +156,7 @@ async def test_a_prompt_that_cannot_be_read_is_refused_and_leaves_nothing(prompt
 
 
 async def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
-    async with seat.editor([house.runs("make test"), "done"]) as editor:
+    async with acp_editor.editor([approvals.runs("make test"), "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         (asked,) = editor.questions
@@ -173,7 +174,7 @@ async def test_a_question_shows_the_call_and_its_answer_lets_it_run() -> None:
 
 @pytest.mark.parametrize("answer", ["deny", "whatever", None])
 async def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
-    async with seat.editor([house.runs("make test"), "a pity"]) as editor:
+    async with acp_editor.editor([approvals.runs("make test"), "a pity"]) as editor:
         outcome = {"outcome": "selected", "optionId": answer} if answer else {"outcome": "cancelled"}
         editor.answer = lambda _: {"outcome": outcome}
         session = await editor.new()
@@ -183,7 +184,7 @@ async def test_whatever_is_not_a_yes_is_a_no(answer: str | None) -> None:
 
 
 async def test_an_editor_that_answers_nonsense_has_denied() -> None:
-    async with seat.editor([house.runs("make test"), "a pity"]) as editor:
+    async with acp_editor.editor([approvals.runs("make test"), "a pity"]) as editor:
         editor.answer = lambda _: {"outcome": 7}
         session = await editor.new()
         assert await editor.prompt(session, "go") == "end_turn"
@@ -191,8 +192,8 @@ async def test_an_editor_that_answers_nonsense_has_denied() -> None:
 
 
 async def test_a_remembered_answer_is_not_asked_for_again() -> None:
-    async with seat.editor(
-        [house.runs("make test"), "1", house.runs("make test"), "2", house.runs("make test"), "3"]
+    async with acp_editor.editor(
+        [approvals.runs("make test"), "1", approvals.runs("make test"), "2", approvals.runs("make test"), "3"]
     ) as editor:
         editor.answer = lambda _: {"outcome": {"outcome": "selected", "optionId": "conversation"}}
         session = await editor.new()
@@ -206,7 +207,7 @@ async def test_a_remembered_answer_is_not_asked_for_again() -> None:
 
 
 async def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later() -> None:
-    async with seat.editor([house.runs("make"), "1", house.runs("make"), "2"]) as editor:
+    async with acp_editor.editor([approvals.runs("make"), "1", approvals.runs("make"), "2"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         await editor.prompt(session, "again")
@@ -218,7 +219,7 @@ async def test_calls_that_a_provider_names_alike_are_told_apart_then_and_later()
 
 
 async def test_what_is_dangerous_cannot_be_remembered() -> None:
-    async with seat.editor([house.runs("rm -rf /"), "done"]) as editor:
+    async with acp_editor.editor([approvals.runs("rm -rf /"), "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         (asked,) = editor.questions
@@ -229,7 +230,7 @@ async def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
     steps = [{"step": "look", "status": "completed"}, {"step": "leap", "status": "pending", "priority": "high"}]
     call = base.Reply(calls=(types.ToolCall("p1", "update_plan", {"steps": steps}),), usage=types.Usage(10, 5))
 
-    async with seat.editor([call, "done"]) as editor:
+    async with acp_editor.editor([call, "done"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
@@ -244,9 +245,9 @@ async def test_a_plan_is_shown_as_a_plan_and_as_nothing_else() -> None:
 
 
 async def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_kept() -> None:
-    async with seat.editor([errors.KeyRefused("The key was refused."), "now"]) as editor:
+    async with acp_editor.editor([errors.KeyRefused("The key was refused."), "now"]) as editor:
         session = await editor.new()
-        refused = await seat.refusal(editor.prompt(session, "hello"))
+        refused = await acp_editor.refusal(editor.prompt(session, "hello"))
         assert refused.code == -32603
         assert "key" in str(refused)
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user"]
@@ -254,10 +255,10 @@ async def test_a_turn_that_failed_is_an_error_that_says_why_and_the_prompt_is_ke
 
 
 async def test_a_client_that_vanishes_in_a_turn_loses_nothing(db: AsyncSessionDB) -> None:
-    model = stage.Trickle("so far ")
+    model = agents.Trickle("so far ")
 
-    program = seat.House(db, model)
-    async with seat.seated(program) as editor:
+    program = acp_editor.House(db, model)
+    async with acp_editor.seated(program) as editor:
         session = await editor.new()
         editor.prompting(session, "hello")
         editor.prompting(session, "this one waits")
@@ -273,7 +274,7 @@ async def test_a_client_that_vanishes_in_a_turn_loses_nothing(db: AsyncSessionDB
 
 
 async def test_commands_are_told_after_the_session_is_known_and_those_of_other_places_are_not() -> None:
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         await editor.new()
         told = await editor.until("available_commands_update")
         names = {each["name"] for each in told["availableCommands"]}
@@ -302,7 +303,7 @@ async def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     later = Later()
 
-    async with seat.editor(["Hello Ann"], prompt_commands=later) as editor:
+    async with acp_editor.editor(["Hello Ann"], prompt_commands=later) as editor:
         here = await editor.new()
         await editor.until("available_commands_update")
         later.brought.append(commands.SlashCommand(name="wiki:greet", help="Greets.", run=nothing, argument="NAME"))
@@ -318,7 +319,7 @@ async def test_commands_that_come_later_are_told_and_say_their_words(monkeypatch
 
 
 async def test_a_command_answers_and_is_no_message() -> None:
-    async with seat.editor() as editor:
+    async with acp_editor.editor() as editor:
         session = await editor.new()
         assert await editor.prompt(session, "/status") == "end_turn"
         assert "model" in editor.text()
@@ -331,7 +332,7 @@ async def test_a_command_answers_and_is_no_message() -> None:
 
 
 async def test_two_slashes_say_that_it_is_no_command() -> None:
-    async with seat.editor(["what?"]) as editor:
+    async with acp_editor.editor(["what?"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "//status")
         (said, _) = await editor.program.db.transcript(session)
@@ -341,23 +342,23 @@ async def test_two_slashes_say_that_it_is_no_command() -> None:
 
 async def test_compact_is_the_same_as_everywhere_and_the_whole_transcript_comes_back(db: AsyncSessionDB) -> None:
     session = "talk"
-    await filled(db)
+    await fill(db)
     before = len(await db.transcript(session))
-    program = seat.House(db, ScriptedModel(["A summary of it all."] * 3, window=WINDOW))
-    async with seat.seated(program) as editor:
+    program = acp_editor.House(db, ScriptedModel(["A summary of it all."] * 3, window=WINDOW))
+    async with acp_editor.seated(program) as editor:
         await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
         assert await editor.prompt(session, "/compact") == "end_turn"
         assert (await db.context(session)).cut_seq > 0
         assert "Summarizing" in editor.text("agent_thought_chunk")
         assert "Compacted up to" in editor.text()
-    async with seat.seated(program) as editor:
+    async with acp_editor.seated(program) as editor:
         await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
         shown = editor.told("user_message_chunk", "agent_message_chunk", "tool_call", "tool_call_update")
         assert len(shown) >= before
 
 
 async def test_retry_is_a_turn_of_its_own() -> None:
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         assert await editor.prompt(session, "/retry") == "end_turn"
@@ -368,7 +369,7 @@ async def test_retry_is_a_turn_of_its_own() -> None:
 
 
 async def test_a_branch_is_told_of_and_the_session_stays() -> None:
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "hello")
         await editor.prompt(session, "/branch")
@@ -383,7 +384,7 @@ async def test_a_branch_is_told_of_and_the_session_stays() -> None:
 
 
 async def test_what_others_say_in_the_conversation_is_told_before_what_comes_after_it() -> None:
-    async with seat.editor(["A", "B"]) as editor:
+    async with acp_editor.editor(["A", "B"]) as editor:
         db = editor.program.db
         session = await editor.new()
         await editor.prompt(session, "hello")
@@ -395,19 +396,19 @@ async def test_what_others_say_in_the_conversation_is_told_before_what_comes_aft
 
 
 async def test_what_is_ours_is_never_told_as_somebody_elses_however_slow_an_editor_reads() -> None:
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         here = await editor.new()
         await editor.until("available_commands_update")
         editor.reads.clear()
         editor.asking("session/set_mode", sessionId=here, modeId="code")
-        await seat.so(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
+        await acp_editor.so(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
         editor.program.db.notifications._dispatch(notifications.Hint("moved", here))
         prompting = editor.prompting(here, "hello")
         (door,) = editor.program.doors
-        await seat.so(lambda: door.running(here))
+        await acp_editor.so(lambda: door.running(here))
         await door.wait_idle(here)
         editor.reads.set()
-        assert seat.result(await prompting) == {"stopReason": "end_turn"}
+        assert acp_editor.result(await prompting) == {"stopReason": "end_turn"}
         assert editor.told("user_message_chunk") == []
         assert editor.text() == "A"
 
@@ -419,7 +420,7 @@ async def test_prompt_is_answered_although_the_usage_cannot_be_read_in_time(monk
     monkeypatch.setattr(usage, "read", hang)
     monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.01)
 
-    async with seat.editor(["A"]) as editor:
+    async with acp_editor.editor(["A"]) as editor:
         async with asyncio.timeout(30):
             assert await editor.prompt(await editor.new(), "hello") == "end_turn"
 
@@ -430,9 +431,9 @@ async def test_what_another_process_writes_is_told_without_being_asked(
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     place = str(tmp_path / "store.db")
 
-    async with stage.store(place) as db:
-        program = seat.House(db, ScriptedModel(["A"]))
-        async with seat.seated(program) as editor, AsyncSessionDB(SessionDB(place)) as other:
+    async with agents.store(place) as db:
+        program = acp_editor.House(db, ScriptedModel(["A"]))
+        async with acp_editor.seated(program) as editor, AsyncSessionDB(SessionDB(place)) as other:
             here = await editor.new()
             await editor.prompt(here, "hello")
             await editor.until("usage_update")

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 
 from holdfast import events, types
 from holdfast.acp import conversion, plans, updates
-from tests.acp import schema
+from tests.support import acp_schema
 
 HALVES = some.sampled_from(["\ud800", "\udc00", "\ud83d", "x\udfffy"])
 TEXT = some.one_of(some.text(max_size=20), HALVES, some.builds(str.__add__, HALVES, some.text(max_size=5)))
@@ -58,7 +58,7 @@ def wired(updates: list[Any]) -> None:
     for each in updates:
         sent = utils.serialize_params(protocol.SessionNotification(session_id="one", update=each))
         frame = json.loads(msgspec.json.encode(sent, enc_hook=str))
-        schema.vendored().check("client", "session/update", "Notification", frame)
+        acp_schema.vendored().check("client", "session/update", "Notification", frame)
 
 
 @settings(max_examples=80, deadline=None)
@@ -73,7 +73,7 @@ def test_for_any_call_and_its_result_an_editor_can_be_told(called: Any, ok: bool
         session_id="one", tool_call=teller.permission_request(asked), options=conversion.permission_options(asked)
     )
     frame = json.loads(msgspec.json.encode(utils.serialize_params(request), enc_hook=str))
-    schema.vendored().check("client", "session/request_permission", "Request", frame)
+    acp_schema.vendored().check("client", "session/request_permission", "Request", frame)
     wired(teller.build(events.ToolProgress(call_id, result)))
     wired(teller.build(events.ToolFinished(call_id, tool, ok, result)))
 

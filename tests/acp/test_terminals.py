@@ -17,10 +17,10 @@ from holdfast import content_parts
 from holdfast.acp import client, client_terminals
 from holdfast.tools import base
 from holdfast.tools.shell import shell
-from tests.acp import desk
-from tests.tools import leash as leashes
+from tests.support import acp_sdk_client
+from tests.support import processes as leashes
 
-Work = Callable[[desk.Editor, desk.Doing], Awaitable[None]]
+Work = Callable[[acp_sdk_client.Editor, acp_sdk_client.Doing], Awaitable[None]]
 
 
 @pytest.fixture
@@ -38,14 +38,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True, by_shell: bool = False) -> desk.Editor:
+def play(
+    work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True, by_shell: bool = False
+) -> acp_sdk_client.Editor:
     """Have it done with an editor that runs commands in one of the ways they do."""
-    editor = desk.Editor()
+    editor = acp_sdk_client.Editor()
     editor.by_shell = by_shell
 
     async def run() -> None:
-        async with desk.connected(editor) as conn, opened(conn, root, leash, terminal=terminal) as made:
-            await work(editor, desk.Doing([made]))
+        async with acp_sdk_client.connected(editor) as conn, opened(conn, root, leash, terminal=terminal) as made:
+            await work(editor, acp_sdk_client.Doing([made]))
 
     asyncio.run(run())
     return editor
@@ -54,7 +56,7 @@ def play(work: Work, leash: leashes.Leash, root: Path, *, terminal: bool = True,
 @asynccontextmanager
 async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool = True) -> AsyncIterator[base.Tool]:
     """The tool of an editor that has terminals; it is there for as long as the block."""
-    run = client_terminals.ClientTerminals(conn, desk.SESSION).run if terminal else None
+    run = client_terminals.ClientTerminals(conn, acp_sdk_client.SESSION).run if terminal else None
     yield shell.shell([str(root)], lambda: leash.environment, run)
 
 
@@ -71,7 +73,7 @@ async def opened(conn: Any, root: Path, leash: leashes.Leash, *, terminal: bool 
 def test_a_command_line_means_the_same_to_every_editor(
     tmp_path: Path, place: Path, leash: leashes.Leash, command: str, wrote: str, by_shell: bool
 ) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         result = await do("shell", command=command)
         assert result.ok
         assert result.content == f"{wrote or os.path.realpath(tmp_path)}\n[exit code 0]"
@@ -83,7 +85,7 @@ def test_a_command_line_means_the_same_to_every_editor(
 
 
 def test_a_command_has_our_environment_and_not_the_editors(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         told = await do.text("shell", command=f"echo ${leashes.NAME} [$EDITOR_TOKEN]")
         assert told == f"{leash.environment[leashes.NAME]} []\n[exit code 0]"
 
@@ -91,7 +93,7 @@ def test_a_command_has_our_environment_and_not_the_editors(tmp_path: Path, leash
 
 
 def test_the_terminal_is_shown_where_the_call_is_while_it_runs(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         running = asyncio.create_task(do("shell", command="while [ ! -e go ]; do sleep 0.01; done"))
         async with asyncio.timeout(60):
             while not editor.updates:
@@ -110,7 +112,7 @@ def test_the_terminal_is_shown_where_the_call_is_while_it_runs(tmp_path: Path, l
 
 
 def test_an_error_of_the_command_is_told_as_one(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         failed = await do("shell", command="printf '\\033[31mred\\033[0m\\n'; exit 3")
         assert (failed.ok, failed.content) == (False, "red\n[exit code 3]")
         killed = await do("shell", command="kill -TERM $$")
@@ -122,7 +124,7 @@ def test_an_error_of_the_command_is_told_as_one(tmp_path: Path, leash: leashes.L
 def test_a_command_that_takes_too_long_is_killed_and_what_it_wrote_is_told(
     tmp_path: Path, leash: leashes.Leash
 ) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         for seconds in (1, 5, 25):  # On a busy machine it may be killed before it says anything.
             result = await do("shell", command="echo begun; sleep 600", timeout=seconds)
             assert not result.ok
@@ -137,7 +139,7 @@ def test_a_command_that_takes_too_long_is_killed_and_what_it_wrote_is_told(
 
 @pytest.mark.parametrize("when", ["create", "wait"])
 def test_cancelled_at_any_moment_nothing_runs_on(tmp_path: Path, place: Path, leash: leashes.Leash, when: str) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         reached, go_on = asyncio.Event(), asyncio.Event()
 
         async def before(method: str) -> None:
@@ -169,7 +171,7 @@ def test_a_terminal_that_comes_too_late_is_let_go_of(
 ) -> None:
     monkeypatch.setattr(client, "REQUEST_SECONDS", 0.05)
 
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         come = asyncio.Event()
 
         async def before(method: str) -> None:
@@ -200,7 +202,7 @@ async def test_terminal_that_is_created_together_with_a_cancellation_is_released
 
     running: asyncio.Task[str]
     conn: Any = Client()
-    running = asyncio.create_task(client_terminals.ClientTerminals(conn, desk.SESSION)._create("script", "/"))
+    running = asyncio.create_task(client_terminals.ClientTerminals(conn, acp_sdk_client.SESSION)._create("script", "/"))
     await asyncio.wait([running])
     assert running.cancelled()
     async with asyncio.timeout(60):
@@ -211,7 +213,7 @@ async def test_terminal_that_is_created_together_with_a_cancellation_is_released
 def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
     tmp_path: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         reached, both, never = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def before(method: str) -> None:
@@ -236,7 +238,7 @@ def test_kill_and_release_are_asked_at_once_of_an_editor_that_answers_neither(
 
 
 def test_what_a_command_leaves_is_stopped_and_told(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         # Out of the group the editor would kill, and away from its output.
         told = await do.text("shell", command="setsid sleep 600 </dev/null >/dev/null 2>&1 & echo begun")
         assert told.startswith("begun\n[1 process it left was stopped;")
@@ -251,16 +253,16 @@ async def test_nothing_runs_on_whatever_the_editor_does(
     tmp_path: Path, place: Path, leash: leashes.Leash, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(client_terminals, "KILL_SECONDS", 0.05)
-    editor = desk.Editor()
+    editor = acp_sdk_client.Editor()
 
     async def nothing(method: str) -> None:
         if method in ("kill", "release"):
             await asyncio.Event().wait()
 
     editor.before = nothing
-    async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as tool:
+    async with acp_sdk_client.connected(editor) as conn, opened(conn, tmp_path, leash) as tool:
         command = "setsid sleep 600 & touch begun; sleep 600"
-        doing = desk.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
+        doing = acp_sdk_client.Doing([tool])("shell", command=command, timeout=1 if how == "late" else 600)
         running = asyncio.create_task(doing)
         async with asyncio.timeout(60):
             while not running.done() and (not (tmp_path / "begun").exists() or "wait" not in editor.asked):
@@ -275,7 +277,7 @@ async def test_nothing_runs_on_whatever_the_editor_does(
 
 
 def test_an_output_longer_than_is_kept_says_so(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         command = f"head -c {client_terminals.OUTPUT_BYTES + 10} /dev/zero | tr '\\0' x; echo; echo end"
         told = await do.text("shell", command=command)
         assert told.startswith("[The beginning of the output was discarded.]")
@@ -286,8 +288,8 @@ def test_an_output_longer_than_is_kept_says_so(tmp_path: Path, leash: leashes.Le
 
 @pytest.mark.parametrize("knows", [False, True])
 def test_without_terminals_our_own_hands_run_it(tmp_path: Path, leash: leashes.Leash, knows: bool) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
-        editor.refusing = {"create": desk.no_such_method()}
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
+        editor.refusing = {"create": acp_sdk_client.no_such_method()}
         assert await do.text("shell", command="echo here") == "here\n[exit code 0]"
         assert editor.asked == (["create"] if knows else [])
 
@@ -297,7 +299,7 @@ def test_without_terminals_our_own_hands_run_it(tmp_path: Path, leash: leashes.L
 def test_an_editor_whose_commands_see_other_files_leaves_it_to_us(
     tmp_path: Path, place: Path, leash: leashes.Leash
 ) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         editor.elsewhere = "/nowhere"
         assert await do.text("shell", command="echo x >> log; cat log") == "x\n[exit code 0]"
         assert editor.asked[-1] == "release"
@@ -307,7 +309,7 @@ def test_an_editor_whose_commands_see_other_files_leaves_it_to_us(
 
 
 def test_a_command_that_is_not_found_is_run_once(tmp_path: Path, leash: leashes.Leash) -> None:
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         told = await do.text("shell", command="echo x >> log; cat log; no-such-command")
         assert told.startswith("x\n")
         assert told.endswith("[exit code 127]")
@@ -320,8 +322,8 @@ def test_a_command_that_is_not_found_is_run_once(tmp_path: Path, leash: leashes.
 def test_a_command_that_runs_is_not_run_again_where_the_editor_knows_nothing_more(
     tmp_path: Path, leash: leashes.Leash, method: str
 ) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
-        editor.refusing = {method: desk.no_such_method()}
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
+        editor.refusing = {method: acp_sdk_client.no_such_method()}
         assert not (await do("shell", command="echo x >> log; sleep 0.2")).ok
 
     editor = play(work, leash, tmp_path)
@@ -332,8 +334,8 @@ def test_a_command_that_runs_is_not_run_again_where_the_editor_knows_nothing_mor
 
 
 def test_what_the_editor_refuses_to_run_is_not_run(tmp_path: Path, place: Path, leash: leashes.Leash) -> None:
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
-        editor.refusing = {"create": desk.refused("no more terminals")}
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
+        editor.refusing = {"create": acp_sdk_client.refused("no more terminals")}
         result = await do("shell", command="touch done")
         assert not result.ok
         assert "no more terminals" in str(result.content)
@@ -348,7 +350,7 @@ def test_an_editor_that_does_not_let_go_keeps_nobody_waiting(
 ) -> None:
     monkeypatch.setattr(client_terminals, "KILL_SECONDS", 0.05)
 
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         async def before(method: str) -> None:
             if method == "release":
                 await asyncio.Event().wait()
@@ -360,11 +362,11 @@ def test_an_editor_that_does_not_let_go_keeps_nobody_waiting(
 
 
 def test_an_editor_that_goes_in_the_middle_is_told(tmp_path: Path, leash: leashes.Leash) -> None:
-    editor = desk.Editor()
+    editor = acp_sdk_client.Editor()
 
     async def run() -> str:
-        async with desk.connected(editor) as conn, opened(conn, tmp_path, leash) as made:
-            running = asyncio.create_task(desk.Doing([made]).text("shell", command="sleep 600"))
+        async with acp_sdk_client.connected(editor) as conn, opened(conn, tmp_path, leash) as made:
+            running = asyncio.create_task(acp_sdk_client.Doing([made]).text("shell", command="sleep 600"))
             async with asyncio.timeout(60):
                 while "wait" not in editor.asked:
                     await asyncio.sleep(0.01)
@@ -382,7 +384,7 @@ def test_a_folder_outside_is_refused_before_the_editor_is_asked(
     root.mkdir()
     (root / "link").symlink_to(tmp_path)
 
-    async def work(editor: desk.Editor, do: desk.Doing) -> None:
+    async def work(editor: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         assert not (await do("shell", command="ls", folder=folder)).ok
         assert editor.asked == []
 
@@ -396,7 +398,7 @@ def test_a_temporary_folder_with_an_odd_name_is_not_used(
     odd.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(odd))
 
-    async def work(_: desk.Editor, do: desk.Doing) -> None:
+    async def work(_: acp_sdk_client.Editor, do: acp_sdk_client.Doing) -> None:
         assert await do.text("shell", command="echo here") == "here\n[exit code 0]"
 
     play(work, leash, tmp_path, by_shell=True)

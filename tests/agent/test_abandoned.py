@@ -10,26 +10,26 @@ from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, typ
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent import stage
-from tests.agent.test_runtime import door, until
+from tests.support import agents
+from tests.support.runtimes import events_until, open_runtime
 
 
 async def test_a_turn_that_is_abandoned_leaves_the_log_as_a_death_would_and_another_goes_on(db: AsyncSessionDB) -> None:
-    stuck = stage.Stuck()
-    one = stage.agent(db, ScriptedModel([stage.calls("wait")]), session_id="t", tools=[stage.tool("wait", stuck)])
+    stuck = agents.Stuck()
+    one = agents.agent(db, ScriptedModel([agents.calls("wait")]), session_id="t", tools=[agents.tool("wait", stuck)])
     turn = asyncio.create_task(one.run_conversation("Go", uid="u"))
     await stuck.reached.wait()
     assert one.abandon()
     assert (await turn).interrupted
     assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]
     assert await db.leases() == []
-    other = await stage.agent(db, ScriptedModel(["Done."]), session_id="t").run_conversation("Go", uid="u")
+    other = await agents.agent(db, ScriptedModel(["Done."]), session_id="t").run_conversation("Go", uid="u")
     assert (other.final_response, other.completed) == ("Done.", True)
 
 
 async def test_an_agent_can_be_abandoned_only_in_a_turn_and_takes_the_next_as_ever(db: AsyncSessionDB) -> None:
-    model = stage.Trickle("Half")
-    agent = stage.agent(db, model, session_id="t")
+    model = agents.Trickle("Half")
+    agent = agents.agent(db, model, session_id="t")
     assert not agent.abandon()
     turn = asyncio.create_task(agent.run_conversation("Go"))
     await model.stuck.reached.wait()
@@ -39,10 +39,10 @@ async def test_an_agent_can_be_abandoned_only_in_a_turn_and_takes_the_next_as_ev
 
 
 async def test_a_runtime_that_abandons_refuses_what_waits_and_settles_no_notice(db: AsyncSessionDB) -> None:
-    model = stage.Trickle("Half")
+    model = agents.Trickle("Half")
     await db.create_session("talk", source="test")
     await db.mail.add_inbox_entry("talk", "n", "It ended.")
-    async with door(db, model) as run:
+    async with open_runtime(db, model) as run:
         await run.deliver("talk")
         await model.stuck.reached.wait()
         waiting = run.submit("talk", events.Submit("Hello"))
@@ -64,7 +64,7 @@ async def test_what_becomes_of_a_notice_can_be_written_down_by_the_front_end(db:
 
     await db.create_session("talk", source="test")
     await db.mail.add_inbox_entry("talk", "n", "It ended.")
-    async with door(db, ScriptedModel(["I see."])) as run:
+    async with open_runtime(db, ScriptedModel(["I see."])) as run:
         run.settle_entry = note
         await run.deliver("talk")
         await run.wait_idle("talk")
@@ -78,7 +78,7 @@ async def test_what_becomes_of_a_notice_can_be_written_down_by_the_front_end(db:
 async def test_a_conversation_that_begins_with_a_message_is_bound_to_its_route_and_one_that_has_begun_is_not(
     db: AsyncSessionDB,
 ) -> None:
-    async with door(db, ScriptedModel(["a", "b"])) as run:
+    async with open_runtime(db, ScriptedModel(["a", "b"])) as run:
         await run.submit("talk", events.Submit("Hello", route="chat:1"))
         await run.submit("talk", events.Submit("Again", route="chat:2"))
     assert (await db.route("chat:1")).conversation_id == "talk"
@@ -90,7 +90,7 @@ async def test_a_route_that_names_another_conversation_by_then_is_not_taken_and_
 ) -> None:
     await db.create_session("other", source="test")
     await db.bind_route("chat:1", "other", version=0)
-    async with door(db, ScriptedModel(["a"])) as run:
+    async with open_runtime(db, ScriptedModel(["a"])) as run:
         result = await run.submit("talk", events.Submit("Hello", route="chat:1"))
     assert (result.failed, result.messages) == (True, ())
     with pytest.raises(errors.NoSuchSession):
@@ -105,12 +105,12 @@ async def test_what_a_turn_is_told_twice_under_one_uid_is_told_once(uid: str, db
         return "ok"
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, model, session_id=conversation_id, tools=[stage.tool("look", look)])
+        return agents.agent(db, model, session_id=conversation_id, tools=[agents.tool("look", look)])
 
-    model = ScriptedModel([stage.calls("look"), "Here."])
+    model = ScriptedModel([agents.calls("look"), "Here."])
     async with runtime.Runtime(db, build) as run:
         with run.subscribe("talk") as listening:
             run.submit("talk", events.Submit("Look"))
-            await until(listening, events.TurnFinished)
+            await events_until(listening, events.TurnFinished)
     said = await db.transcript("talk")
     assert [each.uid for each in said if content_parts.text(each.content) == "Quickly."] == [loop.steering_uid(uid)]

@@ -12,8 +12,8 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
 from holdfast.agent import loop, settings
 from holdfast.model import ScriptedModel, base, tokens
-from tests.agent import stage
-from tests.contract import steps
+from tests.support import agents as stage
+from tests.support import conversations
 
 
 async def test_a_turn_is_stored_and_returned_whole(db: AsyncSessionDB) -> None:
@@ -260,11 +260,11 @@ async def test_steering_reaches_the_model_at_its_next_step(db: AsyncSessionDB) -
 
 
 async def test_the_same_uid_again_is_stored_once_and_answered_once(db: AsyncSessionDB) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     model = ScriptedModel(["One."])
     agent = stage.agent(db, model, session_id="t", clock=clock)
     first = await agent.run_conversation("Hello", uid="u1")
-    clock.advance(3 * steps.DAY)  # the note of the day differs
+    clock.advance(3 * conversations.DAY)  # the note of the day differs
     again = await stage.agent(db, model, session_id="t", clock=clock).run_conversation("Hello", uid="u1")
     assert (again.final_response, again.completed, again.api_calls) == (first.final_response, True, 0)
     assert len(await db.transcript("t")) == 2
@@ -307,7 +307,7 @@ async def test_who_has_no_patience_is_refused_and_nothing_is_stored(db: AsyncSes
 
 
 async def test_a_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
+    async with stage.store(clock=conversations.Clock()) as db:
         model = stage.Trickle("I am")
         agent = stage.agent(db, model, session_id="t", lease_ttl=0.3)
         turn = asyncio.create_task(agent.run_conversation("Go"))
@@ -432,16 +432,16 @@ async def test_usage_is_kept_with_the_replies_and_added_up_by_model(db: AsyncSes
 
 
 async def test_the_day_is_told_once_a_day_and_never_in_the_system_prompt(db: AsyncSessionDB) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     model = ScriptedModel(["a", "b", "c"])
     agent = stage.agent(db, model, session_id="t", clock=clock)
     for text in ("One", "Two", "Three"):
         await agent.run_conversation(text)
-        clock.advance(steps.DAY if text == "Two" else 1)
+        clock.advance(conversations.DAY if text == "Two" else 1)
     said = [each for each in await db.transcript("t") if each.role == "user"]
     assert [isinstance(each.content, list) for each in said] == [True, False, True]
     assert [content_parts.text(each.content) for each in said] == ["One", "Two", "Three"]
-    day = time.strftime("%d %B %Y", time.localtime(steps.NOON))
+    day = time.strftime("%d %B %Y", time.localtime(conversations.NOON))
     assert day in content_parts.parse(said[0].content)[0].text  # type: ignore[union-attr]
     assert len({request.system for request in model.requests}) == 1
 

@@ -9,19 +9,18 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, current_session, current_session_id
 from holdfast.agent import current_session as agent_current_session
 from holdfast.model import ScriptedModel
-from tests.agent import stage
-from tests.contract import steps
+from tests.support import agents, conversations
 
 
 def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
     with SessionDB(":memory:") as db:
-        steps.begin(db, "talk", "one")
+        conversations.begin(db, "talk", "one")
         with current_session("talk", db):
             assert current_session_id() == "talk"
-            child = steps.compact(db, "talk", 1)
+            child = conversations.compact(db, "talk", 1)
             assert current_session_id() == child.id
             with current_session(child.id, AsyncSessionDB(db)):
-                assert steps.compact(db, "talk", 1).id == current_session_id()
+                assert conversations.compact(db, "talk", 1).id == current_session_id()
                 assert agent_current_session.current_conversation_id() == "talk"
         assert agent_current_session.current_conversation_id() is None
 
@@ -40,8 +39,8 @@ async def test_lease_of_a_turn_or_a_compaction_names_its_agent(db: AsyncSessionD
         (lease,) = await db.leases()
         return lease.agent
 
-    model = ScriptedModel([stage.calls("look"), "Done.", stage.calls("look"), "Done."])
-    agent = stage.agent(db, model, source="desk", session_id="talk", tools=[stage.tool("look", look)])
+    model = ScriptedModel([agents.calls("look"), "Done.", agents.calls("look"), "Done."])
+    agent = agents.agent(db, model, source="desk", session_id="talk", tools=[agents.tool("look", look)])
     for _ in range(2):  # the one that begins the conversation, and another
         result = await agent.run_conversation("Who?")
         assert (result.completed, result.messages[2].content) == (True, agent.name)
@@ -58,8 +57,8 @@ async def test_two_tasks_do_not_see_each_others_conversation(db: AsyncSessionDB)
         return "ok"
 
     async def turn(name: str) -> None:
-        model = ScriptedModel([stage.calls("look"), "Done."])
-        await stage.agent(db, model, session_id=name, tools=[stage.tool("look", look)]).run_conversation("Go")
+        model = ScriptedModel([agents.calls("look"), "Done."])
+        await agents.agent(db, model, session_id=name, tools=[agents.tool("look", look)]).run_conversation("Go")
 
     await asyncio.gather(turn("one"), turn("two"))
     assert seen == {"one": "one", "two": "two"}

@@ -12,7 +12,8 @@ from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 from holdfast.tools import decorator, memory, plugins
 from holdfast.tools.permissions import rules
-from tests.agent import house, stage
+from tests.support import agents
+from tests.support import approvals as house
 
 
 class Change:
@@ -43,11 +44,11 @@ def acted(mode: approvals.Mode, change: Change, law: rules.Policy | None = None)
         permissions = approvals.Approvals(db.permissions, law=law)
         permissions.set_mode(mode)
         model = ScriptedModel([base.Reply(calls=calls, usage=types.Usage(1, 1)), "done"])
-        agent: AIAgent = stage.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
+        agent: AIAgent = agents.agent(db, model, tools=[change.tool, shell.tool], approvals=permissions)
         await agent.run_conversation("go")
         return [(each.tool, each.allowed, each.by) for each in reversed(await db.permissions.audit_log())]
 
-    audit = stage.run(story)
+    audit = agents.run(story)
     return change.done, shell.ran, audit
 
 
@@ -59,11 +60,11 @@ def called(mode: approvals.Mode, tool: tools.Tool, **arguments: Any) -> tuple[st
         permissions = approvals.Approvals(db.permissions)
         permissions.set_mode(mode)
         model = ScriptedModel([base.Reply(calls=(call,), usage=types.Usage(1, 1)), "done"])
-        result = await stage.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
+        result = await agents.agent(db, model, tools=[tool], approvals=permissions).run_conversation("go")
         told = next(str(each.content) for each in result.messages if each.role == "tool")
         return told, [(each.tool, each.allowed, each.by) for each in await db.permissions.audit_log()]
 
-    return stage.run(story)
+    return agents.run(story)
 
 
 class Notes:
@@ -146,7 +147,7 @@ async def test_what_a_rule_allows_is_not_done_where_read_only_is_chosen_while_it
 
     db.permissions.begin_audit = chosen_meanwhile  # type: ignore[method-assign]
     model = ScriptedModel([house.runs("make"), "a pity"])
-    await stage.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
+    await agents.agent(db, model, tools=[shell.tool], approvals=permissions).run_conversation("go")
     assert shell.ran == []
     refused, begun = await db.permissions.audit_log()
     assert (refused.allowed, refused.by) == (False, "mode: read-only")

@@ -19,9 +19,10 @@ from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 from holdfast.tools.files import file_tools
 from holdfast.tools.permissions import rules
-from tests.agent import house, stage
-from tests.agent.test_runtime import until
-from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.support import agents
+from tests.support import approvals as house
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
+from tests.support.runtimes import events_until
 
 # --- rules ---------------------------------------------------------------------------------------------
 
@@ -39,7 +40,7 @@ async def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked(db: 
     async with home.door as door:
         with door.subscribe("talk", can_approve=True) as heard:
             assert (await door.submit("talk", events.Submit("go"))).completed
-            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            seen = [each.event for each in await events_until(heard, events.TurnFinished)]
     assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
     assert home.shell.ran == []
     assert "A rule in the settings forbids it (deny shell(git push))." in home.results[0]
@@ -47,7 +48,7 @@ async def test_a_rule_that_forbids_is_told_to_the_model_and_nobody_is_asked(db: 
 
 
 async def test_a_tool_that_only_looks_is_forbidden_by_rule_too(db: AsyncSessionDB) -> None:
-    looks = stage.says("read_file", "the content")
+    looks = agents.says("read_file", "the content")
     spec = types.ToolSpec("read_file", "Reads.", {"type": "object", "properties": {"path": {"type": "string"}}})
     closed = rules.Policy(house.law(deny=["read_file(**/private/**)"]).rules, "/work")
     calls = [
@@ -56,7 +57,7 @@ async def test_a_tool_that_only_looks_is_forbidden_by_rule_too(db: AsyncSessionD
     ]
     model = ScriptedModel([*calls, "Done."])
     reader = tools.Tool(spec, looks.run)
-    agent = stage.agent(db, model, tools=[reader], approvals=approvals.Approvals(db.permissions, law=closed))
+    agent = agents.agent(db, model, tools=[reader], approvals=approvals.Approvals(db.permissions, law=closed))
     await agent.run_conversation("go")
     results = [str(each.content) for each in model.requests[-1].messages if each.role == "tool"]
     assert ["Not allowed" in each for each in results] == [True, True, True, False]
@@ -72,7 +73,7 @@ def files_at(tmp_path: Path, db: AsyncSessionDB, calls: list[tuple[str, dict[str
         base.Reply(calls=(types.ToolCall(f"c{number}", *call),), usage=types.Usage(1, 1))
         for number, call in enumerate(calls)
     ]
-    return stage.agent(
+    return agents.agent(
         db,
         ScriptedModel([*replies, "Done."]),
         tools=file_tools.file_tools([str(tmp_path)]),
@@ -124,7 +125,7 @@ async def test_whoever_listens_is_asked_and_a_yes_lets_it_run_once(db: AsyncSess
             assert (first.tool, first.detail, first.call_id) == ("shell", "make it", "c1")
             assert home.shell.ran == []
             await door.send("talk", events.Approve(first.request_id, "once", "me"))
-            settled = (await until(heard, events.ApprovalSettled))[-1].event
+            settled = (await events_until(heard, events.ApprovalSettled))[-1].event
             assert settled == events.ApprovalSettled(first.request_id, True, "me: once")
             second = await house.asked(heard)
             await door.send("talk", events.Approve(second.request_id, "deny", "me", "not twice"))
@@ -174,7 +175,7 @@ async def test_a_lasting_yes_to_something_dangerous_holds_for_this_once(db: Asyn
             assert question.danger
             assert question.remembers == ""
             await door.send("talk", events.Approve(question.request_id, "always", "me"))
-            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            seen = [each.event for each in await events_until(heard, events.TurnFinished)]
             await done
     assert any(isinstance(each, events.Notice) and "this once" in each.text for each in seen)
     assert home.shell.ran == ["git push -f"]
@@ -214,7 +215,7 @@ async def test_nobody_there_is_a_no_at_once(db: AsyncSessionDB) -> None:
     async with home.door as door:
         with door.subscribe("talk") as heard:
             assert (await door.submit("talk", events.Submit("go"))).completed
-            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            seen = [each.event for each in await events_until(heard, events.TurnFinished)]
     assert not any(isinstance(each, events.ApprovalAsked) for each in seen)
     assert home.results == [f"Error: Not allowed: Run make. {approvals.NO_APPROVER}"]
     assert await house.audit(db) == [("make", False, "nobody", None)]
@@ -231,7 +232,7 @@ async def test_when_the_last_who_could_answer_leaves_the_answer_is_no(db: AsyncS
                 # One of two has left: the other can still answer.
                 assert len(home.approvals.pending("talk")) == 1
             assert (await done).completed
-            settled = (await until(looking, events.ApprovalSettled))[-1].event
+            settled = (await events_until(looking, events.ApprovalSettled))[-1].event
             assert isinstance(settled, events.ApprovalSettled)
             assert not settled.allowed
     assert approvals.APPROVER_LEFT in home.results[0]
@@ -252,7 +253,7 @@ async def test_of_two_answers_at_once_the_first_counts(db: AsyncSessionDB) -> No
                     for number, answer in enumerate(answers)
                 )
             )
-            seen = [each.event for each in await until(one, events.TurnFinished)]
+            seen = [each.event for each in await events_until(one, events.TurnFinished)]
             await done
     assert [each.by for each in seen if isinstance(each, events.ApprovalSettled)] == ["person 0: always"]
     late = [each for each in seen if isinstance(each, events.Notice)]
@@ -283,7 +284,7 @@ async def test_an_interrupt_takes_the_question_back(db: AsyncSessionDB) -> None:
             done = door.submit("talk", events.Submit("go"))
             question = await house.asked(heard)
             await door.send("talk", events.Interrupt())
-            seen = [each.event for each in await until(heard, events.TurnFinished)]
+            seen = [each.event for each in await events_until(heard, events.TurnFinished)]
             assert (await done).interrupted
             await door.send("talk", events.Approve(question.request_id, "always"))
     assert events.ApprovalSettled(question.request_id, False, "interrupted") in seen
@@ -293,14 +294,14 @@ async def test_an_interrupt_takes_the_question_back(db: AsyncSessionDB) -> None:
 
 
 async def test_a_question_asked_before_a_compaction_is_answered_after_it(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     home = house.House(db, [house.runs("make"), "Done."])
     async with home.door as door:
         with door.subscribe("talk", can_approve=True) as heard:
             done = door.submit("talk", events.Submit("go"))
             question = await house.asked(heard)
             before = (await db.head("talk")).id
-            other = stage.agent(db, ScriptedModel(window=WINDOW), session_id="talk", summarizer=Writer())
+            other = agents.agent(db, ScriptedModel(window=WINDOW), session_id="talk", summarizer=FakeSummarizer())
             assert (await other.compress_context(force=True)).outcome is Outcome.COMPACTED
             assert (await db.head("talk")).id != before
             await door.send("talk", events.Approve(question.request_id, "conversation", "me"))
@@ -361,7 +362,7 @@ async def test_a_yes_that_cannot_be_kept_holds_for_this_once_and_is_written_down
 
     shell, model = house.Shell(), ScriptedModel([house.runs("make"), "Done."])
     desk = approvals.Approvals(Lost(db), approve=approve)
-    await stage.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
+    await agents.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
     assert shell.ran == ["make"]
     assert await house.audit(db) == [("make", True, "the program: once", True)]
 
@@ -382,7 +383,7 @@ async def test_how_an_act_ended_is_in_the_audit(db: AsyncSessionDB) -> None:
     home = house.House(db, [house.runs("make"), "Well."], law=house.law(allow=["shell"]), shell=house.Shell(fails))
     async with home.door as door:
         await door.submit("talk", events.Submit("go"))
-    stuck = stage.Stuck()
+    stuck = agents.Stuck()
 
     async def hangs() -> str:
         return str(await stuck())
@@ -400,7 +401,7 @@ DYING = """
 import asyncio, sys
 from holdfast import AIAgent, AsyncSessionDB, SessionDB
 from holdfast.agent import approvals
-from tests.agent import house
+from tests.support import approvals as house
 from holdfast.model import ScriptedModel
 
 async def hangs():

@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast import AsyncSessionDB, errors, events, types
 from holdfast.model import ScriptedModel, base
-from tests.agent import stage
+from tests.support import agents
 
 
 async def test_an_interrupt_just_before_the_model_is_asked_is_not_lost(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["never", "now"])
-    agent = stage.agent(db, model, session_id="t")
+    agent = agents.agent(db, model, session_id="t")
 
     def stop(event: events.AnyEvent) -> None:
         if isinstance(event, events.TurnStarted):
@@ -26,9 +26,9 @@ async def test_an_interrupt_just_before_the_model_is_asked_is_not_lost(db: Async
 
 
 async def test_what_a_broken_off_turn_has_used_is_in_its_result_and_in_the_log(db: AsyncSessionDB) -> None:
-    first = stage.calls("look")
+    first = agents.calls("look")
     cut = [base.ContentDelta("Well"), base.UsageDelta(types.Usage(700, 3)), errors.ModelCut()]
-    agent = stage.agent(db, ScriptedModel([first, cut]), session_id="t", tools=[stage.says("look")])
+    agent = agents.agent(db, ScriptedModel([first, cut]), session_id="t", tools=[agents.says("look")])
     result = await agent.run_conversation("Go")
     assert (result.exit_reason, result.partial) == ("cut", True)
     assert result.usage == first.usage + types.Usage(700, 3)
@@ -57,8 +57,8 @@ async def test_where_one_call_cannot_be_recorded_those_beside_it_are_stopped_and
         db.append_messages = full  # type: ignore[method-assign]
         return "done"
 
-    tools = [stage.tool("slow", slow_to_leave), stage.tool("fills", fills)]
-    agent = stage.agent(db, ScriptedModel([stage.calls("slow", "fills"), "ok"]), session_id="t", tools=tools)
+    tools = [agents.tool("slow", slow_to_leave), agents.tool("fills", fills)]
+    agent = agents.agent(db, ScriptedModel([agents.calls("slow", "fills"), "ok"]), session_id="t", tools=tools)
     result = await agent.run_conversation("Go")
     assert (result.exit_reason, tidied) == ("store", [True])
     assert await db.leases() == []

@@ -11,9 +11,9 @@ from holdfast import AIAgent, AsyncSessionDB, errors, types
 from holdfast.agent import agent_cache
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel
-from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
-from tests.contract import steps
+from tests.support import agents as stage
+from tests.support import conversations
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 
 
 class Builder:
@@ -143,7 +143,7 @@ async def test_the_longest_unused_goes_when_there_are_too_many_and_none_in_a_tur
 
 
 async def test_what_is_unused_for_an_hour_goes(db: AsyncSessionDB) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     agents = agent_cache.AgentCache(Builder(db), clock=clock)
     await agents.get("old")
     clock.advance(3601)
@@ -215,12 +215,12 @@ async def test_the_end_of_a_deleted_conversation_is_told_with_the_session_that_w
 async def test_a_compaction_beside_the_turns_of_an_agent_that_was_forgotten_is_stopped_with_the_others(
     db: AsyncSessionDB,
 ) -> None:
-    slow, reached, _ = held()
-    await filled(db)
+    slow, reached, _ = blocked_summary()
+    await fill(db)
 
     async def build(name: str) -> AIAgent:
         model = ScriptedModel([], window=WINDOW)
-        return stage.agent(db, model, session_id=name, summarizer=Writer(slow))
+        return stage.agent(db, model, session_id=name, summarizer=FakeSummarizer(slow))
 
     agents = agent_cache.AgentCache(build)
     one = await agents.get("talk")

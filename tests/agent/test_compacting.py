@@ -9,56 +9,56 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, events
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent import stage
-from tests.agent.test_runtime import told, until
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
+from tests.support.runtimes import events_until, run_command
 
 
-def door(db: AsyncSessionDB, writer: Writer) -> runtime.Runtime:
+def door(db: AsyncSessionDB, writer: FakeSummarizer) -> runtime.Runtime:
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=conversation_id, summarizer=writer)
+        return agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=conversation_id, summarizer=writer)
 
     return runtime.Runtime(db, build)
 
 
 @pytest.mark.parametrize("line", ["preview", "Preview", "--PREVIEW"])
 async def test_a_preview_may_be_asked_for_in_plain_words(line: str, db: AsyncSessionDB) -> None:
-    await filled(db)
-    async with door(db, writer := Writer()) as run:
-        assert await told(run, f"/compact {line}") == await told(run, "/compact --preview")
-        assert await told(run, f"/compact {line} here 2") == await told(run, "/compact --preview here 2")
+    await fill(db)
+    async with door(db, writer := FakeSummarizer()) as run:
+        assert await run_command(run, f"/compact {line}") == await run_command(run, "/compact --preview")
+        assert await run_command(run, f"/compact {line} here 2") == await run_command(run, "/compact --preview here 2")
     assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
 
 
 async def test_the_words_of_compact_are_the_same_in_capitals(db: AsyncSessionDB) -> None:
-    await filled(db)
-    async with door(db, writer := Writer()) as run:
-        _, made = await told(run, "/compact Here 3")
+    await fill(db)
+    async with door(db, writer := FakeSummarizer()) as run:
+        _, made = await run_command(run, "/compact Here 3")
         assert isinstance(made, events.Compacted)
         assert made.cut_seq == 74
-        (undone,) = await told(run, "/compact Undo")
+        (undone,) = await run_command(run, "/compact Undo")
         assert isinstance(undone, events.Answer)
         assert (await db.context("talk")).summary is None
-        (redone,) = await told(run, "/compact REDO")
+        (redone,) = await run_command(run, "/compact REDO")
         assert isinstance(redone, events.Answer)
         assert (await db.context("talk")).summary is not None
     assert len(writer.requests) == 1
 
 
 async def test_a_focus_keeps_its_capitals(db: AsyncSessionDB) -> None:
-    await filled(db)
-    async with door(db, writer := Writer()) as run:
-        await told(run, "/compact Preview of Pier 9")
+    await fill(db)
+    async with door(db, writer := FakeSummarizer()) as run:
+        await run_command(run, "/compact Preview of Pier 9")
     assert [request.focus for request in writer.requests] == ["Preview of Pier 9"]
 
 
 @pytest.mark.parametrize("count", [1, 3, 30])
 async def test_a_preview_of_here_tells_what_here_does(count: int, db: AsyncSessionDB) -> None:
-    await filled(db)
-    async with door(db, writer := Writer()) as run:
-        (plain,) = await told(run, "/compact --preview")
-        (preview,) = await told(run, f"/compact --preview here {count}")
-        _, made = await told(run, f"/compact here {count}")
+    await fill(db)
+    async with door(db, writer := FakeSummarizer()) as run:
+        (plain,) = await run_command(run, "/compact --preview")
+        (preview,) = await run_command(run, f"/compact --preview here {count}")
+        _, made = await run_command(run, f"/compact here {count}")
     assert isinstance(preview, events.Answer)
     assert isinstance(made, events.Compacted)
     assert preview != plain
@@ -67,9 +67,9 @@ async def test_a_preview_of_here_tells_what_here_does(count: int, db: AsyncSessi
 
 
 async def test_closing_stops_a_compaction_by_hand(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    run = door(db, Writer(lambda _: stuck()))
+    await fill(db)
+    stuck = agents.Stuck()
+    run = door(db, FakeSummarizer(lambda _: stuck()))
     command = asyncio.create_task(run.send("talk", events.Command("/compact")))
     await stuck.reached.wait()
     await run.close()
@@ -78,13 +78,13 @@ async def test_closing_stops_a_compaction_by_hand(db: AsyncSessionDB) -> None:
 
 
 async def test_closing_stops_a_command_whose_agent_is_still_being_built(db: AsyncSessionDB) -> None:
-    await filled(db)
-    building, go, writer = asyncio.Event(), asyncio.Event(), Writer()
+    await fill(db)
+    building, go, writer = asyncio.Event(), asyncio.Event(), FakeSummarizer()
 
     async def build(conversation_id: str) -> AIAgent:
         building.set()
         await go.wait()
-        return stage.agent(db, ScriptedModel([], window=WINDOW), session_id=conversation_id, summarizer=writer)
+        return agents.agent(db, ScriptedModel([], window=WINDOW), session_id=conversation_id, summarizer=writer)
 
     run = runtime.Runtime(db, build)
     command = asyncio.create_task(run.send("talk", events.Command("/compact")))
@@ -96,14 +96,14 @@ async def test_closing_stops_a_command_whose_agent_is_still_being_built(db: Asyn
 
 
 async def test_a_compact_beside_a_turn_that_compacts_comes_after_it(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
-    slow, reached, go = held()
-    async with door(db, Writer(slow)) as run:
+    await fill(db, exchanges=90)
+    slow, reached, go = blocked_summary()
+    async with door(db, FakeSummarizer(slow)) as run:
         answered = run.submit("talk", events.Submit("Hello"))
         await reached.wait()
         with run.subscribe("talk") as listening:
             command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-            emitted = (await until(listening, events.Notice))[-1]
+            emitted = (await events_until(listening, events.Notice))[-1]
             assert isinstance(emitted.event, events.Notice)
             assert "Another compaction is running" in emitted.event.text
             go.set()

@@ -12,7 +12,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, events
 from holdfast.agent import context_files
 from holdfast.model import ScriptedModel
-from tests.agent import stage
+from tests.support import agents
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----"
 
@@ -92,7 +92,7 @@ async def test_file_that_leads_elsewhere_is_refused_and_announced(
     make(repository / "AGENTS.md", *([outside] if make is not Path.mkdir else []))
 
     model, seen = ScriptedModel(["ok"]), list[events.AnyEvent]()
-    agent = stage.agent(db, model, folder=str(repository), context_files=True)
+    agent = agents.agent(db, model, folder=str(repository), context_files=True)
     assert (await agent.run_conversation("Hello", emit=seen.append)).completed
     assert KEY not in model.requests[0].system
     (told,) = [each for each in seen if isinstance(each, events.Notice)]
@@ -105,7 +105,7 @@ def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) 
     """To close any descriptor of the file would cancel SQLite's locks."""
     (tmp_path / "AGENTS.md").symlink_to("notes.sqlite")
     with SessionDB(tmp_path / "notes.sqlite") as db:
-        (found,) = stage.agent(db, ScriptedModel([]), folder=str(tmp_path), context_files=True).context_files
+        (found,) = agents.agent(db, ScriptedModel([]), folder=str(tmp_path), context_files=True).context_files
     assert (found.text, "off limits" in found.problem) == ("", True)
 
 
@@ -114,7 +114,7 @@ async def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path, 
 
     async def announced(**given: bool) -> list[str]:
         seen = list[events.AnyEvent]()
-        agent = stage.agent(db, ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **{"context_files": True, **given})
+        agent = agents.agent(db, ScriptedModel(["ok", "ok"]), folder=str(tmp_path), **{"context_files": True, **given})
         for _ in range(2):
             assert (await agent.run_conversation("Hello", emit=seen.append)).completed
         return [each.text for each in seen if isinstance(each, events.Notice)]

@@ -11,9 +11,9 @@ from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, typ
 from holdfast.app import process_records
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import inbox_messages, runtime
-from tests.agent import stage
-from tests.agent.test_runtime import door, until
-from tests.terminal.test_show import result as ended
+from tests.support import agents
+from tests.support.agents import turn_result as ended
+from tests.support.runtimes import events_until, open_runtime
 
 
 async def begun(db: AsyncSessionDB, *keys: str, conversation: str = "talk") -> list[types.InboxEntry]:
@@ -41,7 +41,7 @@ async def outcomes(db: AsyncSessionDB, rows: list[types.InboxEntry]) -> list[tup
 
 async def test_notices_come_first_in_their_order_and_then_the_message(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one", "two")
-    async with door(db, ScriptedModel(["Saw one.", "Saw two.", "Fine."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw one.", "Saw two.", "Fine."])) as run:
         assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
     assert await log(db) == [
         ("user", "one ended"), ("assistant", "Saw one."),
@@ -55,10 +55,10 @@ async def test_notices_come_first_in_their_order_and_then_the_message(db: AsyncS
 async def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_persons(db: AsyncSessionDB) -> None:
     await begun(db, "one")
     model = ScriptedModel(["Saw it.", "Fine."])
-    async with door(db, model) as run:
+    async with open_runtime(db, model) as run:
         with run.subscribe("talk") as listening:
             await run.submit("talk", events.Submit("And now?"))
-            seen = [each.event for each in await until(listening, events.TurnFinished, 2)]
+            seen = [each.event for each in await events_until(listening, events.TurnFinished, 2)]
     started = [each for each in seen if isinstance(each, events.TurnStarted)]
     assert [(each.text, each.notice) for each in started] == [("one ended", "process"), ("And now?", "")]
     told = [
@@ -75,7 +75,7 @@ async def test_notice_is_marked_for_people_and_for_the_model_and_is_not_the_pers
 async def test_no_title_is_made_of_a_notice(db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test")
     await db.mail.add_inbox_entry("talk", "one", "one ended")
-    async with door(db, ScriptedModel(["Saw it."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw it."])) as run:
         assert await run.deliver("talk") == 1
         await settled(db)
     assert (await db.conversation("talk")).title is None
@@ -89,16 +89,16 @@ async def settled(db: AsyncSessionDB) -> None:
 
 async def test_whoever_begins_to_listen_has_what_waits_delivered(db: AsyncSessionDB) -> None:
     await begun(db, "one")
-    async with door(db, ScriptedModel(["Saw it."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw it."])) as run:
         with run.subscribe("talk") as listening:
-            seen = await until(listening, events.TurnFinished)
+            seen = await events_until(listening, events.TurnFinished)
     assert isinstance(seen[-1].event, events.TurnFinished)
     assert await log(db) == [("user", "one ended"), ("assistant", "Saw it.")]
 
 
 async def test_notice_waits_while_nobody_listens_to_its_conversation(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one")
-    async with door(db, ScriptedModel(["Elsewhere.", "Saw it.", "Fine."])) as run:
+    async with open_runtime(db, ScriptedModel(["Elsewhere.", "Saw it.", "Fine."])) as run:
         run.check_inbox("talk")
         with run.subscribe("elsewhere"):
             await run.submit("elsewhere", events.Submit("Hi"))
@@ -115,10 +115,10 @@ async def test_command_has_nothing_delivered_and_neither_has_whoever_left(db: As
     """Else its turn would run while nobody sees it."""
 
     rows = await begun(db, "one")
-    async with door(db, ScriptedModel(["Fine."])) as run:
+    async with open_runtime(db, ScriptedModel(["Fine."])) as run:
         with run.subscribe("talk", takes_inbox=False) as listening:
             await run.send("talk", events.Command("/stop"))
-            await until(listening, events.Notice)
+            await events_until(listening, events.Notice)
             assert not run._inbox_checks
         with run.subscribe("talk"):
             assert run._inbox_checks
@@ -134,7 +134,7 @@ async def test_command_has_nothing_delivered_and_neither_has_whoever_left(db: As
 async def test_notice_that_cannot_become_a_message_waits_and_keeps_nothing_else(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one", "two")
     await db.append_message("talk", role="user", content="Something else.", uid=inbox_messages.uid_of("one"))
-    async with door(db, ScriptedModel(["Saw two.", "Fine."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw two.", "Fine."])) as run:
         assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
     assert [text for _, text in await log(db)] == ["Something else.", "two ended", "Saw two.", "And now?", "Fine."]
     assert await outcomes(db, rows) == [(None, None), ("completed", 4)]
@@ -142,7 +142,7 @@ async def test_notice_that_cannot_become_a_message_waits_and_keeps_nothing_else(
 
 async def test_all_that_waits_comes_before_the_message_however_much_it_is(db: AsyncSessionDB) -> None:
     rows = await begun(db, *(f"{number}" for number in range(101)))
-    async with door(db, ScriptedModel(["Saw it."] * len(rows) + ["Fine."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw it."] * len(rows) + ["Fine."])) as run:
         assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
     assert [text for _, text in (await log(db))[-4:]] == ["100 ended", "Saw it.", "And now?", "Fine."]
     assert await db.mail.inbox_entries() == []
@@ -157,7 +157,7 @@ async def test_interrupt_before_the_notice_began_stops_the_message_behind_it(db:
     async def build(conversation_id: str) -> AIAgent:
         building.set()
         await go_on.wait()
-        return stage.agent(db, model, session_id=conversation_id)
+        return agents.agent(db, model, session_id=conversation_id)
 
     async with runtime.Runtime(db, build) as run:
         answered = run.submit("talk", events.Submit("And now?"))
@@ -179,10 +179,10 @@ async def test_notice_never_interrupts_a_turn(db: AsyncSessionDB) -> None:
         await go_on.wait()
         return "done"
 
-    model = ScriptedModel([stage.calls("work"), "Worked.", "Saw it."])
+    model = ScriptedModel([agents.calls("work"), "Worked.", "Saw it."])
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, model, session_id=conversation_id, tools=[stage.tool("work", work)])
+        return agents.agent(db, model, session_id=conversation_id, tools=[agents.tool("work", work)])
 
     async with runtime.Runtime(db, build) as run:
         with run.subscribe("talk") as listening:
@@ -194,7 +194,7 @@ async def test_notice_never_interrupts_a_turn(db: AsyncSessionDB) -> None:
                 await asyncio.sleep(0)
             assert not answered.done()
             go_on.set()
-            await until(listening, events.TurnFinished, 2)
+            await events_until(listening, events.TurnFinished, 2)
         assert (await answered).final_response == "Worked."
     assert [text for _, text in await log(db)] == ["Work.", "", "done", "Worked.", "one ended", "Saw it."]
 
@@ -204,7 +204,7 @@ async def test_two_programs_on_one_store_answer_a_notice_once(db: AsyncSessionDB
         here = f"talk{number}"
         await begun(db, f"one{number}", conversation=here)
         models = [ScriptedModel(["Saw it."]) for _ in range(2)]
-        async with door(db, models[0]) as first, door(db, models[1]) as second:
+        async with open_runtime(db, models[0]) as first, open_runtime(db, models[1]) as second:
             with first.subscribe(here), second.subscribe(here):
                 await settled(db)
                 while first._states[here].worker or second._states[here].worker:
@@ -216,10 +216,10 @@ async def test_two_programs_on_one_store_answer_a_notice_once(db: AsyncSessionDB
 async def test_notice_that_was_answered_and_not_settled_is_not_answered_again(db: AsyncSessionDB) -> None:
     (row,) = await begun(db, "one")
     message = inbox_messages.submitted(row)
-    agent = stage.agent(db, ScriptedModel(["Saw it."]), session_id="talk")
+    agent = agents.agent(db, ScriptedModel(["Saw it."]), session_id="talk")
     await agent.run_conversation(message.text, content=message.content, uid=message.uid)
     model = ScriptedModel([])
-    async with door(db, model) as run:
+    async with open_runtime(db, model) as run:
         await run.deliver("talk")
         await settled(db)
     assert model.requests == []
@@ -229,7 +229,7 @@ async def test_notice_that_was_answered_and_not_settled_is_not_answered_again(db
 
 async def test_model_that_cannot_answer_settles_the_notice_which_stays_in_the_log(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one")
-    async with door(db, ScriptedModel([errors.KeyRefused("No key."), "Fine."])) as run:
+    async with open_runtime(db, ScriptedModel([errors.KeyRefused("No key."), "Fine."])) as run:
         assert (await run.submit("talk", events.Submit("And now?"))).completed
     assert await outcomes(db, rows) == [("model", 3)]
     assert (await log(db))[0] == ("user", "one ended")
@@ -244,12 +244,14 @@ async def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_ans
     def broken(*_: object) -> None:
         raise errors.StoreFull()
 
-    async with door(db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle_inbox_entry" else ["Fine."])) as run:
+    async with open_runtime(
+        db, ScriptedModel(["Saw it.", "Fine."] if fails == "settle_inbox_entry" else ["Fine."])
+    ) as run:
         with monkeypatch.context() as patched:
             patched.setattr(type(db.mail), fails, lambda *_: asyncio.to_thread(broken))
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert await db.mail.inbox_entries() == rows
-    async with door(db, ScriptedModel([] if fails == "settle_inbox_entry" else ["Saw it."])) as run:
+    async with open_runtime(db, ScriptedModel([] if fails == "settle_inbox_entry" else ["Saw it."])) as run:
         await run.deliver("talk")
         await settled(db)
     assert [text for _, text in await log(db)].count("one ended") == 1
@@ -257,11 +259,11 @@ async def test_store_that_fails_leaves_the_notice_waiting_and_the_message_is_ans
 
 async def test_interrupt_stops_the_notice_and_the_message_behind_it_is_answered(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one", "two")
-    slow = stage.Trickle("Hm")
+    slow = agents.Trickle("Hm")
     models: list[base.Model] = [slow]
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, models[0], session_id=conversation_id)
+        return agents.agent(db, models[0], session_id=conversation_id)
 
     async with runtime.Runtime(db, build) as run:
         answered = run.submit("talk", events.Submit("And now?"))
@@ -276,8 +278,8 @@ async def test_interrupt_stops_the_notice_and_the_message_behind_it_is_answered(
 
 async def test_closing_leaves_what_was_not_begun_in_the_inbox(db: AsyncSessionDB) -> None:
     rows = await begun(db, "one", "two")
-    slow = stage.Trickle("Hm")
-    run = door(db, slow)
+    slow = agents.Trickle("Hm")
+    run = open_runtime(db, slow)
     await run.deliver("talk")
     await slow.stuck.reached.wait()
     await run.close()
@@ -286,7 +288,7 @@ async def test_closing_leaves_what_was_not_begun_in_the_inbox(db: AsyncSessionDB
 
 
 async def test_unborn_conversation_has_no_inbox_and_is_not_born_by_looking(db: AsyncSessionDB) -> None:
-    async with door(db, ScriptedModel([])) as run:
+    async with open_runtime(db, ScriptedModel([])) as run:
         with run.subscribe("new"):
             assert await run.deliver("new") == 0
         assert not run._states
@@ -315,7 +317,7 @@ async def test_notice_waits_while_a_turn_elsewhere_takes_too_long(db: AsyncSessi
     model = ScriptedModel(["Saw one.", "Saw two."])
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, model, session_id=conversation_id, patience=0.01)
+        return agents.agent(db, model, session_id=conversation_id, patience=0.01)
 
     async with runtime.Runtime(db, build) as run:
         assert await run.deliver("talk") == 2
@@ -339,24 +341,24 @@ def process(name: str, conversation: str = "talk") -> types.Process:
 
 async def test_end_of_a_process_is_delivered_to_whoever_listens(db: AsyncSessionDB) -> None:
     await begun(db)
-    async with door(db, ScriptedModel(["Saw it."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw it."])) as run:
         book = process_records.ProcessRecords(db, run.check_inbox)
         await book.started(process("1"))
         with run.subscribe("talk") as listening:
             assert await book.ended("1", "exited", 0, "process 1 ended")
             assert not await book.ended("1", "gone", None, "process 1 is gone")
-            await until(listening, events.TurnFinished)
+            await events_until(listening, events.TurnFinished)
     assert await log(db) == [("user", "process 1 ended"), ("assistant", "Saw it.")]
 
 
 async def test_end_that_another_program_reported_is_delivered_here_where_somebody_listens(db: AsyncSessionDB) -> None:
     await begun(db)
-    async with door(db, ScriptedModel(["Saw it."])) as run:
+    async with open_runtime(db, ScriptedModel(["Saw it."])) as run:
         book = process_records.ProcessRecords(db, run.check_inbox)
         await db.processes.record_start(process("1"))
         assert [each.id for each in await book.every(None, True)] == ["1"]
         with run.subscribe("talk") as listening:
             await db.processes.record_end("1", "exited", 0, "process 1 ended")
             assert await book.every(None, True) == []
-            await until(listening, events.TurnFinished)
+            await events_until(listening, events.TurnFinished)
     assert await db.mail.inbox_entries() == []

@@ -14,8 +14,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel, base
-from tests import fake_provider
-from tests.agent import stage
+from tests.support import agents, fake_provider
 
 
 class StructCity(msgspec.Struct):
@@ -112,8 +111,8 @@ async def test_stream_yields_every_event_and_ends_with_the_result() -> None:
 
 
 async def test_leaving_a_stream_interrupts_its_turn(db: AsyncSessionDB) -> None:
-    model = stage.Trickle("Hm")
-    agent = stage.agent(db, model, session_id="talk")
+    model = agents.Trickle("Hm")
+    agent = agents.agent(db, model, session_id="talk")
     stream = agent.stream("Hello")
     async for event in stream:
         if isinstance(event, events.TextDelta):

@@ -8,12 +8,11 @@ import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, events
 from holdfast.model import ScriptedModel
-from tests import postgres
-from tests.agent import stage
+from tests.support import agents, postgres
 
 
 def working_in(db: AsyncSessionDB, folder: str | None) -> AIAgent:
-    return stage.agent(db, ScriptedModel(["Yes."] * 5), session_id="talk", folder=folder)
+    return agents.agent(db, ScriptedModel(["Yes."] * 5), session_id="talk", folder=folder)
 
 
 async def said(agent: AIAgent, words: str, uid: str | None = None) -> tuple[list[str], list[str]]:
@@ -29,7 +28,7 @@ async def said(agent: AIAgent, words: str, uid: str | None = None) -> tuple[list
 
 @pytest.mark.parametrize("fresh", [lambda: ":memory:", postgres.fresh], ids=["sqlite", "postgres"])
 async def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[], str]) -> None:
-    async with stage.store(fresh()) as db:
+    async with agents.store(fresh()) as db:
         one, two = working_in(db, "/one"), working_in(db, "/two")
         assert await said(one, "a") == ([], [])
         for agent, before, here in ((two, "/one", "/two"), (one, "/two", "/one")):

@@ -19,11 +19,9 @@ from holdfast.agent import context_window, turn_lease
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 from holdfast.store.postgres import notify
-from tests import postgres
-from tests.agent import stage
-from tests.agent.test_runtime import door, until
-from tests.compaction.test_compress import WINDOW, Writer, filled
-from tests.contract import steps
+from tests.support import agents, conversations, postgres
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
+from tests.support.runtimes import events_until, open_runtime
 
 HOUR = 3600.0
 
@@ -103,14 +101,14 @@ async def test_a_turn_begins_when_the_one_of_another_process_ends(
     monkeypatch.setattr(turn_lease, "MIN_POLL_SECONDS", HOUR)
     monkeypatch.setattr(turn_lease, "MAX_POLL_SECONDS", HOUR)
 
-    async with stage.store(address) as db:
+    async with agents.store(address) as db:
         await db.create_session("turn", source="test")
         await asyncio.to_thread(elsewhere, "take turn turn")
         seen: list[events.AnyEvent] = []
-        agent = stage.agent(db, ScriptedModel(["Here."]), session_id="turn")
+        agent = agents.agent(db, ScriptedModel(["Here."]), session_id="turn")
         async with hearing(db):
             waiting = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
-            await soon(lambda: "TurnQueued" in stage.kinds(seen))
+            await soon(lambda: "TurnQueued" in agents.kinds(seen))
             await asyncio.to_thread(elsewhere, "free turn")
             assert (await waiting).final_response == "Here."
         await agent.close()
@@ -121,8 +119,8 @@ async def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_
 ) -> None:
     monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
 
-    async with stage.store(address) as db:
-        await filled(db, exchanges=90, name="room")
+    async with agents.store(address) as db:
+        await fill(db, exchanges=90, name="room")
         await asyncio.to_thread(elsewhere, "take room compact")
         looks, works = 0, db.get_compression_lock_holder
 
@@ -134,7 +132,7 @@ async def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_
 
         db.get_compression_lock_holder = looked  # type: ignore[method-assign]
         model = ScriptedModel(["ok"], window=WINDOW)
-        agent = stage.agent(db, model, session_id="room", summarizer=Writer())
+        agent = agents.agent(db, model, session_id="room", summarizer=FakeSummarizer())
         async with hearing(db):
             waiting = asyncio.create_task(agent.run_conversation("Hello"))
             await soon(lambda: looks)
@@ -146,13 +144,13 @@ async def test_a_turn_that_waits_for_room_goes_on_when_another_process_has_made_
 async def test_a_notice_that_another_process_left_is_delivered_to_whoever_listens(
     address: str, elsewhere: Elsewhere
 ) -> None:
-    async with stage.store(address) as db:
+    async with agents.store(address) as db:
         await db.create_session("notice", source="test")
-        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+        async with hearing(db) as heard, open_runtime(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("notice") as listening:
                 await soon(lambda: not run._inbox_checks)  # it was empty when they came
                 await asyncio.to_thread(elsewhere, "notice notice")
-                finished = (await until(listening, events.TurnFinished))[-1].event
+                finished = (await events_until(listening, events.TurnFinished))[-1].event
                 assert isinstance(finished, events.TurnFinished)
                 assert finished.result.final_response == "Saw it."
             assert notifications.Hint("came", "notice") in heard
@@ -163,9 +161,9 @@ async def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_ca
 ) -> None:
     name = f"deaf{os.getpid()}"
 
-    async with stage.store(f"{address}&application_name={name}") as db:
+    async with agents.store(f"{address}&application_name={name}") as db:
         await db.create_session("missed", source="test")
-        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+        async with hearing(db) as heard, open_runtime(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("missed") as listening:
                 await soon(lambda: not run._inbox_checks)
                 with monkeypatch.context() as lost:
@@ -173,7 +171,7 @@ async def test_what_came_in_while_nothing_could_be_heard_is_delivered_when_it_ca
                     await asyncio.to_thread(elsewhere, "notice missed")
                     _cut(name)
                     await soon(lambda: heard == [notifications.LOST, notifications.LOST])
-                    await until(listening, events.TurnFinished)
+                    await events_until(listening, events.TurnFinished)
 
 
 def _cut(name: str) -> None:
@@ -196,31 +194,31 @@ def silent(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("silent")
 async def test_without_hints_a_cached_agent_is_compared_when_it_is_asked_for() -> None:
     async with (
-        stage.store(postgres.fresh()) as db,
+        agents.store(postgres.fresh()) as db,
         hearing(db) as heard,
-        door(db, ScriptedModel(["One.", "Two."])) as run,
+        open_runtime(db, ScriptedModel(["One.", "Two."])) as run,
     ):
         await run.submit("talk", events.Submit("Hello"))
         with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
-            steps.say(other, "talk", "there")
+            conversations.say(other, "talk", "there")
         agent = await run.agents.get("talk")
         assert agent.context_cache.mark is None
         await run.submit("talk", events.Submit("And?"))
-        assert ("user", "there") in stage.shape(await agent.context_cache.messages())
+        assert ("user", "there") in agents.shape(await agent.context_cache.messages())
         assert heard == [notifications.LOST]
 
 
 @pytest.mark.usefixtures("silent")
 async def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
-    async with stage.store(postgres.fresh()) as db:
+    async with agents.store(postgres.fresh()) as db:
         await db.create_session("talk", source="test")
         with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
             lease = other.acquire_lease("talk", "turn", "elsewhere", 300)
             seen: list[events.AnyEvent] = []
-            agent = stage.agent(db, ScriptedModel(["Here."]), session_id="talk")
+            agent = agents.agent(db, ScriptedModel(["Here."]), session_id="talk")
             async with hearing(db) as heard:
                 waiting = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
-                await soon(lambda: "TurnQueued" in stage.kinds(seen))
+                await soon(lambda: "TurnQueued" in agents.kinds(seen))
                 other.release_lease(lease)
                 assert (await waiting).final_response == "Here."
                 assert heard == [notifications.LOST]
@@ -229,12 +227,12 @@ async def test_without_hints_a_turn_begins_when_it_looks_next() -> None:
 
 @pytest.mark.usefixtures("silent")
 async def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_next() -> None:
-    async with stage.store(postgres.fresh()) as db:
-        await filled(db, exchanges=90)
+    async with agents.store(postgres.fresh()) as db:
+        await fill(db, exchanges=90)
         with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
             lease = other.acquire_lease("talk", "compact", "elsewhere", 300)
             model = ScriptedModel(["ok"], window=WINDOW)
-            agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+            agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
             waiting = asyncio.create_task(agent.run_conversation("Hello"))
             await soon(lambda: db.notifications._handlers)
             other.commit_compaction(lease, summary="What they wrote.", cut_seq=170, child_id="theirs")
@@ -244,13 +242,13 @@ async def test_without_hints_a_turn_that_waits_for_room_goes_on_when_it_looks_ne
 
 @pytest.mark.usefixtures("silent")
 async def test_without_hints_a_notice_waits_for_whoever_looks_next() -> None:
-    async with stage.store(postgres.fresh()) as db:
+    async with agents.store(postgres.fresh()) as db:
         await db.create_session("talk", source="test")
-        async with hearing(db) as heard, door(db, ScriptedModel(["Saw it."])) as run:
+        async with hearing(db) as heard, open_runtime(db, ScriptedModel(["Saw it."])) as run:
             with run.subscribe("talk") as listening:
                 await soon(lambda: not run._inbox_checks)
                 with SessionDB(db.db.driver.target) as other:  # type: ignore[attr-defined]
                     other.mail.add_inbox_entry("talk", "built", "built")
                 run.check_inbox("talk")
-                await until(listening, events.TurnFinished)
+                await events_until(listening, events.TurnFinished)
             assert heard == [notifications.LOST]

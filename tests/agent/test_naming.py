@@ -11,7 +11,7 @@ from holdfast import AIAgent, AsyncSessionDB, errors, events
 from holdfast.agent import titles
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent import stage
+from tests.support import agents
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_title_is_made_from_the_first_words(text: str, title: str) -> None:
 
 
 async def test_the_first_exchange_names_the_conversation_and_later_ones_do_not(db: AsyncSessionDB) -> None:
-    agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t")
+    agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t")
     await agent.run_conversation("Plan the trip")
     await agent.run_conversation("Something else")
     assert (await db.conversation("t")).title == "Plan the trip"
@@ -38,13 +38,13 @@ async def test_the_first_exchange_names_the_conversation_and_later_ones_do_not(d
 
 async def test_a_title_that_is_taken_gets_a_number(db: AsyncSessionDB) -> None:
     for name in ("one", "two", "three"):
-        await stage.agent(db, ScriptedModel(["a"]), session_id=name).run_conversation("Plan the trip")
+        await agents.agent(db, ScriptedModel(["a"]), session_id=name).run_conversation("Plan the trip")
     titles = [(await db.conversation(name)).title for name in ("one", "two", "three")]
     assert titles == ["Plan the trip", "Plan the trip #2", "Plan the trip #3"]
 
 
 async def test_a_title_asked_for_before_the_first_message_is_applied_after_it(db: AsyncSessionDB) -> None:
-    await stage.agent(db, ScriptedModel(["a"]), session_id="t", title="My plan").run_conversation("Hello")
+    await agents.agent(db, ScriptedModel(["a"]), session_id="t", title="My plan").run_conversation("Hello")
     assert (await db.conversation("t")).title == "My plan"
 
 
@@ -54,7 +54,7 @@ async def test_a_title_that_cannot_be_had_is_dropped_and_said_and_the_automatic_
 ) -> None:
     await db.create_session("other", source="test", title="Taken")
     seen: list[events.AnyEvent] = []
-    agent = stage.agent(db, ScriptedModel(["a"]), session_id="t", title=wanted)
+    agent = agents.agent(db, ScriptedModel(["a"]), session_id="t", title=wanted)
     await agent.run_conversation("Hello there friend", emit=seen.append)
     assert (await db.conversation("t")).title == "Hello there friend"
     assert agent.title.wanted is None
@@ -77,7 +77,7 @@ def no_titles(db: AsyncSessionDB, error: Exception | None = None) -> Iterator[No
 
 
 async def test_a_title_that_waited_and_is_taken_by_then_gives_way_to_the_automatic_one(db: AsyncSessionDB) -> None:
-    agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
+    agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title="Mine")
     with no_titles(db):
         await agent.run_conversation("Plan the trip")
     await db.create_session("other", source="test", title="Mine")
@@ -91,7 +91,7 @@ async def test_a_title_that_could_not_be_set_is_set_after_the_next_turn(
     error: Exception, wanted: str | None, title: str, db: AsyncSessionDB
 ) -> None:
     seen = list[events.AnyEvent]()
-    agent = stage.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
+    agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
     with no_titles(db, error):
         assert (await agent.run_conversation("Hello there friend", emit=seen.append)).completed
         assert agent.title.wanted == wanted
@@ -103,7 +103,7 @@ async def test_a_title_that_could_not_be_set_is_set_after_the_next_turn(
 
 async def test_a_pending_title_outlives_the_agent_that_could_not_set_it(db: AsyncSessionDB) -> None:
     async def build(session_id: str) -> AIAgent:
-        return stage.agent(db, ScriptedModel(["a"]), session_id=session_id)
+        return agents.agent(db, ScriptedModel(["a"]), session_id=session_id)
 
     async with runtime.Runtime(db, build) as door:
         door.want_title("t", "Mine")

@@ -12,18 +12,18 @@ from holdfast.agent.commands import status
 from holdfast.model import OfflineModel, ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.tools import memory
-from tests.agent import stage
-from tests.agent.test_runtime import told
+from tests.support import agents
+from tests.support.runtimes import run_command
 
 KEY = "sk-proj-abcdefghijklmnop1234567890"
 
 
 def remembering(db: AsyncSessionDB, model: base.Model, **given: object) -> AIAgent:
-    return stage.agent(db, model, session_id="talk", remembers=True, **given)
+    return agents.agent(db, model, session_id="talk", remembers=True, **given)
 
 
 def calls_memory(arguments: str) -> base.Reply:
-    return stage.calls(memory.NAME, memory=arguments)
+    return agents.calls(memory.NAME, memory=arguments)
 
 
 def systems(model: ScriptedModel) -> list[str]:
@@ -36,7 +36,7 @@ async def test_what_the_model_notes_is_known_in_the_next_conversation(db: AsyncS
     (kept,) = await db.memory.all("")
     assert (kept.text, kept.source) == ("Likes tea.", "talk")
     second = ScriptedModel(["Tea?"])
-    await stage.agent(db, second, session_id="other", remembers=True).run_conversation("Hello")
+    await agents.agent(db, second, session_id="other", remembers=True).run_conversation("Hello")
     assert systems(second)[0].endswith(f"# What you remember about the person\n{memory.PREFACE}\n- [1] Likes tea.")
 
 
@@ -93,7 +93,7 @@ async def test_notes_of_others_are_never_in_it(db: AsyncSessionDB) -> None:
 async def test_agent_without_memory_has_neither_section_nor_tool_nor_review(db: AsyncSessionDB) -> None:
     await db.memory.add("", "Likes tea.")
     model = ScriptedModel(["Hello."])
-    agent = stage.agent(db, model, reviews=True)
+    agent = agents.agent(db, model, reviews=True)
     await agent.run_conversation("Hi")
     (request,) = model.requests
     assert "remember about" not in request.system
@@ -132,7 +132,7 @@ async def test_no_key_is_ever_remembered(hidden: str, db: AsyncSessionDB) -> Non
 async def answers(run: runtime.Runtime, *lines: str) -> list[str]:
     said: list[str] = []
     for line in lines:
-        for event in await told(run, line):
+        for event in await run_command(run, line):
             assert isinstance(event, events.Answer | events.Notice)
             said.append(event.text)
     return said
@@ -140,7 +140,7 @@ async def answers(run: runtime.Runtime, *lines: str) -> list[str]:
 
 async def test_people_see_change_and_forget_what_is_remembered(db: AsyncSessionDB) -> None:
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, ScriptedModel([]), session_id=conversation_id, remembers=True)
+        return agents.agent(db, ScriptedModel([]), session_id=conversation_id, remembers=True)
 
     async with runtime.Runtime(db, build) as run:
         assert await answers(
@@ -188,7 +188,7 @@ async def test_what_a_person_forgets_is_gone_from_the_next_turn_on(db: AsyncSess
     model = ScriptedModel(["One.", "Two."])
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, model, session_id=conversation_id, remembers=True)
+        return agents.agent(db, model, session_id=conversation_id, remembers=True)
 
     async with runtime.Runtime(db, build) as run:
         await run.submit("talk", events.Submit("a"))

@@ -13,8 +13,9 @@ from holdfast.agent.commands import permissions
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.tools import base as tools
-from tests.agent import house, stage
-from tests.agent.test_runtime import told
+from tests.support import agents
+from tests.support import approvals as house
+from tests.support.runtimes import run_command
 
 # --- the program as the one who answers ----------------------------------------------------------------
 
@@ -30,7 +31,7 @@ async def test_a_program_answers_for_its_agent(answer: Any, ran: bool, db: Async
         return answer
 
     shell = house.Shell()
-    agent = stage.agent(db, ScriptedModel([house.runs("make"), "Done."]), tools=[shell.tool], approve=approve)
+    agent = agents.agent(db, ScriptedModel([house.runs("make"), "Done."]), tools=[shell.tool], approve=approve)
     assert (await agent.run_conversation("go")).completed
     assert [act.detail for act in seen] == ["make"]
     assert (shell.ran == ["make"]) is ran
@@ -43,7 +44,7 @@ async def test_a_program_that_fails_has_not_said_yes(caplog: pytest.LogCaptureFi
         raise RuntimeError(act.tool)
 
     shell = house.Shell()
-    agent = stage.agent(db, ScriptedModel([house.runs("make"), "Done."]), tools=[shell.tool], approve=approve)
+    agent = agents.agent(db, ScriptedModel([house.runs("make"), "Done."]), tools=[shell.tool], approve=approve)
     assert (await agent.run_conversation("go")).completed
     assert shell.ran == []
     assert "approve function failed" in caplog.text
@@ -88,7 +89,7 @@ async def test_nothing_a_tool_a_file_or_a_model_says_changes_permissions(
     (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
     (tmp_path / "always\n").write_text(text)
 
-    shell, output = house.Shell(), stage.says("look", text)
+    shell, output = house.Shell(), agents.says("look", text)
     said = base.Reply(calls=(types.ToolCall("c1", "look", {}),), usage=types.Usage(1, 1))
     model = ScriptedModel([said, text, house.runs("make"), "Done."])
     permissions = approvals.Approvals(db.permissions)
@@ -165,4 +166,4 @@ def test_of_a_tool_the_whole_first_sentence_is_listed() -> None:
 
 
 async def answers(door: runtime.Runtime, line: str) -> list[events.Answer]:
-    return [each for each in await told(door, line) if isinstance(each, events.Answer)]
+    return [each for each in await run_command(door, line) if isinstance(each, events.Answer)]

@@ -14,34 +14,34 @@ from holdfast.compaction import base
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel, tokens
 from holdfast.runtime import runtime
-from tests.agent import stage
-from tests.agent.test_runtime import told
-from tests.compaction.test_compress import WINDOW, Writer, agent, filled
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, compacting_agent, fill
+from tests.support.runtimes import run_command
 
 
 def door(db: AsyncSessionDB, window: int = WINDOW) -> runtime.Runtime:
     async def build(conversation_id: str) -> AIAgent:
         model = ScriptedModel(["ok"] * 9, window=window)
-        return stage.agent(db, model, session_id=conversation_id, summarizer=Writer())
+        return agents.agent(db, model, session_id=conversation_id, summarizer=FakeSummarizer())
 
     return runtime.Runtime(db, build)
 
 
 async def answer(run: runtime.Runtime, line: str, conversation: str = "talk") -> str:
-    (event,) = await told(run, line, conversation)
+    (event,) = await run_command(run, line, conversation)
     assert isinstance(event, events.Answer), event
     return event.text
 
 
 async def refusal(run: runtime.Runtime, line: str) -> str:
-    (event,) = await told(run, line)
+    (event,) = await run_command(run, line)
     assert isinstance(event, events.Notice), event
     assert event.level == "error"
     return event.text
 
 
 async def compacted(run: runtime.Runtime) -> events.Compacted:
-    made = (await told(run, "/compact"))[-1]
+    made = (await run_command(run, "/compact"))[-1]
     assert isinstance(made, events.Compacted), made
     return made
 
@@ -57,7 +57,7 @@ def seqs(messages: Sequence[types.Message]) -> list[int]:
 
 
 async def test_what_was_pinned_stays_word_for_word_over_compactions_until_it_is_unpinned(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     (original,) = await db.transcript("talk", 8, 9)
     async with door(db) as run:
         assert (await answer(run, "/pin 9")).startswith("Pinned; every compaction keeps it: [9 user] Question 4")
@@ -73,14 +73,14 @@ async def test_what_was_pinned_stays_word_for_word_over_compactions_until_it_is_
 
 
 async def test_pins_hold_for_compactions_beside_the_turns_too(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     await db.pin("talk", 9)
     over = asyncio.Event()
 
     async def after(_: str) -> None:
         over.set()
 
-    one = agent(db, hooks=telling.Hooks(after=(after,)))
+    one = compacting_agent(db, hooks=telling.Hooks(after=(after,)))
     await one.run_conversation("Hello")
     await over.wait()
     context = await db.context("talk")
@@ -90,7 +90,7 @@ async def test_pins_hold_for_compactions_beside_the_turns_too(db: AsyncSessionDB
 
 
 async def test_a_message_pinned_while_a_summary_is_written_does_not_go_into_it(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     async def meanwhile(request: base.SummaryRequest) -> str:
         if len(writer.requests) == 1:
@@ -98,7 +98,7 @@ async def test_a_message_pinned_while_a_summary_is_written_does_not_go_into_it(d
             await db.pin("talk", 9)
         return "In short. " + " ".join(request.must_keep)
 
-    one = agent(db, writer := Writer(meanwhile))
+    one = compacting_agent(db, writer := FakeSummarizer(meanwhile))
     assert (await one.compress_context()).outcome is base.Outcome.BUSY
     assert 9 in seqs((await db.context("talk")).messages)
     assert (await one.compress_context()).outcome is base.Outcome.COMPACTED
@@ -108,7 +108,7 @@ async def test_a_message_pinned_while_a_summary_is_written_does_not_go_into_it(d
 async def test_pin_alone_lists_and_last_is_the_last_message(db: AsyncSessionDB) -> None:
     async with door(db) as run:
         assert (await answer(run, "/pin")).startswith("No pinned messages.")
-        await filled(db)
+        await fill(db)
         assert (await answer(run, "/pin")).startswith("No pinned messages.")
         await answer(run, "/pin 5")
         assert "[80 assistant] Answer 39" in await answer(run, "/pin last")
@@ -125,7 +125,7 @@ async def test_pin_alone_lists_and_last_is_the_last_message(db: AsyncSessionDB) 
 
 
 async def test_what_is_no_message_or_not_in_view_cannot_be_pinned(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     async with door(db) as run:
         await compacted(run)
         for wrong in ("0", "81", "999999999"):
@@ -144,14 +144,14 @@ async def test_what_is_no_message_or_not_in_view_cannot_be_pinned(db: AsyncSessi
 
 
 async def test_a_pin_that_would_not_stay_or_would_push_another_out_is_refused(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     await db.append_message("talk", role="user", content="It is windy there. " * 400)
     async with door(db) as run:
         said = await refusal(run, "/pin 81")
         assert "No space to pin message 81" in said
         pinned = []
         for seq in range(79, 20, -4):
-            (event,) = await told(run, f"/pin {seq}")
+            (event,) = await run_command(run, f"/pin {seq}")
             if isinstance(event, events.Notice):
                 break
             pinned.append(seq)
@@ -165,7 +165,7 @@ async def test_a_pin_that_would_not_stay_or_would_push_another_out_is_refused(db
 
 
 async def test_a_pinned_result_stays_with_its_call(db: AsyncSessionDB) -> None:
-    await filled(db, 3)
+    await fill(db, 3)
     call = types.ToolCall("c", "look", {"at": "the sea"})
     await db.append_message("talk", role="user", content="Look.")
     await db.append_message("talk", role="assistant", tool_calls=[call])
@@ -178,7 +178,7 @@ async def test_a_pinned_result_stays_with_its_call(db: AsyncSessionDB) -> None:
 
 
 async def test_a_message_that_is_summed_up_while_it_is_looked_at_is_not_said_to_be_pinned(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     class Slow(tokens.Meter):
         """Others have the time to compact while it measures."""
@@ -189,5 +189,5 @@ async def test_a_message_that_is_summed_up_while_it_is_looked_at_is_not_said_to_
             return super().of(message)
 
     with pytest.raises(errors.InvalidArgument, match="Message 9 is not in the context"):
-        await context.pin_message(agent(db, meter=Slow()), "9")
+        await context.pin_message(compacting_agent(db, meter=Slow()), "9")
     assert await db.pins("talk") == []

@@ -16,17 +16,17 @@ from holdfast.compaction import base as compaction
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel, tokens
 from holdfast.runtime import runtime
-from tests.agent import stage
-from tests.agent.test_runtime import told, until
 from tests.compaction import test_usage as usage
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
+from tests.support.runtimes import events_until, run_command
 
 
 def door(db: AsyncSessionDB, script: list[Any], **given: Any) -> runtime.Runtime:
     """A runtime whose agents are made anew for each conversation."""
 
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, ScriptedModel(script, window=WINDOW), session_id=conversation_id, **given)
+        return agents.agent(db, ScriptedModel(script, window=WINDOW), session_id=conversation_id, **given)
 
     return runtime.Runtime(db, build)
 
@@ -35,13 +35,13 @@ def door(db: AsyncSessionDB, script: list[Any], **given: Any) -> runtime.Runtime
 
 
 async def test_usage_shows_summaries_on_a_line_of_their_own(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     async with door(db, ["ok"], summarizer=usage.asking(usage.record)) as run:
-        (none,) = await told(run, "/usage")
+        (none,) = await run_command(run, "/usage")
         assert none == events.Answer("No tokens used yet.")
-        await told(run, "/compact")
+        await run_command(run, "/compact")
         await run.submit("talk", events.Submit("Hello"))
-        (shown,) = await told(run, "/usage")
+        (shown,) = await run_command(run, "/usage")
     assert isinstance(shown, events.Answer)
     assert shown.text.splitlines() == [
         "scripted/model: 1 tokens in (0 cached), 1 out, price unknown",
@@ -52,9 +52,9 @@ async def test_usage_shows_summaries_on_a_line_of_their_own(db: AsyncSessionDB) 
 
 async def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not(db: AsyncSessionDB) -> None:
     for name, exchanges, expected in (("hard", 90, usage.COST), ("soft", 50, types.Usage())):
-        await filled(db, exchanges, name)
+        await fill(db, exchanges, name)
         model = ScriptedModel(["ok", "ok"], window=WINDOW)
-        agent = stage.agent(db, model, session_id=name, summarizer=usage.asking(usage.record))
+        agent = agents.agent(db, model, session_id=name, summarizer=usage.asking(usage.record))
         result = await agent.run_conversation("Hello")
         while len(await db.sessions(name)) == 1:
             await asyncio.sleep(0.01)
@@ -66,7 +66,7 @@ async def test_a_summary_a_turn_waited_for_is_the_turns_and_one_beside_it_is_not
 
 
 async def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
 
     async def look(_: dict[str, Any]) -> types.Content:
         """Wait until the compaction beside the turn is over."""
@@ -74,11 +74,11 @@ async def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit(db: As
             await asyncio.sleep(0.01)
         return "seen"
 
-    model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
+    model = ScriptedModel([agents.calls("look"), "Never said."], window=WINDOW)
     limits = settings.Limits(cost=0.2)
     summarizer = usage.asking(usage.record)
-    tool = stage.tool("look", look)
-    agent = stage.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
+    tool = agents.tool("look", look)
+    agent = agents.agent(db, model, session_id="talk", tools=[tool], limits=limits, summarizer=summarizer)
     result = await agent.run_conversation("Hello")
     await agent.close()
     assert (result.exit_reason, result.usage.cost) == ("cost", None)
@@ -86,13 +86,13 @@ async def test_a_summary_made_beside_a_turn_counts_against_its_cost_limit(db: As
 
 
 async def test_a_summary_a_turn_waited_for_counts_against_its_cost_limit(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
-    model = ScriptedModel([stage.calls("look"), "Never said."], window=WINDOW)
-    agent = stage.agent(
+    await fill(db, exchanges=90)
+    model = ScriptedModel([agents.calls("look"), "Never said."], window=WINDOW)
+    agent = agents.agent(
         db,
         model,
         session_id="talk",
-        tools=[stage.says("look")],
+        tools=[agents.says("look")],
         limits=settings.Limits(cost=0.2),
         summarizer=usage.asking(usage.record),
     )
@@ -108,28 +108,28 @@ async def test_a_summary_a_turn_waited_for_counts_against_its_cost_limit(db: Asy
 async def test_a_quiet_agent_makes_no_remarks(db: AsyncSessionDB) -> None:
     for quiet in (False, True):
         name = f"quiet-{quiet}"
-        await filled(db, exchanges=90, name=name)
+        await fill(db, exchanges=90, name=name)
         model = ScriptedModel(["ok"], window=WINDOW)
-        agent = stage.agent(db, model, session_id=name, summarizer=Writer(), quiet=quiet)
+        agent = agents.agent(db, model, session_id=name, summarizer=FakeSummarizer(), quiet=quiet)
         seen: list[events.AnyEvent] = []
         assert (await agent.run_conversation("Hello", emit=seen.append)).completed
         assert await db.try_acquire_compression_lock(name, "somebody")
         made = await agent.compress_context(force=True, emit=seen.append)
         assert made.outcome is compaction.Outcome.BUSY
         await agent.close()
-        remarks = {kind for kind in stage.kinds(seen) if kind in ("Notice", "Compacted")}
+        remarks = {kind for kind in agents.kinds(seen) if kind in ("Notice", "Compacted")}
         assert remarks == (set() if quiet else {"Notice", "Compacted"})
-        assert {"TurnStarted", "MessageStored", "TextDelta", "TurnFinished"} <= set(stage.kinds(seen))
+        assert {"TurnStarted", "MessageStored", "TextDelta", "TurnFinished"} <= set(agents.kinds(seen))
         assert len(await db.sessions(name)) > 1
 
 
 async def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    async with door(db, [], summarizer=Writer(lambda _: stuck())) as run:
+    await fill(db)
+    stuck = agents.Stuck()
+    async with door(db, [], summarizer=FakeSummarizer(lambda _: stuck())) as run:
         with run.subscribe("talk") as listening:
             command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-            (emitted,) = await until(listening, events.Notice)
+            (emitted,) = await events_until(listening, events.Notice)
             assert isinstance(emitted.event, events.Notice)
             assert emitted.event.text.startswith("Summarizing ")
             assert emitted.event.text.endswith(" tokens) …")
@@ -142,11 +142,11 @@ async def test_whoever_compacts_by_hand_is_told_how_much_before_a_model_is_asked
 
 
 async def test_the_number_told_is_the_number_that_goes(db: AsyncSessionDB) -> None:
-    await filled(db)
-    writer = Writer()
+    await fill(db)
+    writer = FakeSummarizer()
     async with door(db, [], summarizer=writer) as run:
-        (preview,) = await told(run, "/compact --preview")
-        notice, made = await told(run, "/compact")
+        (preview,) = await run_command(run, "/compact --preview")
+        notice, made = await run_command(run, "/compact")
     assert isinstance(preview, events.Answer)
     assert isinstance(notice, events.Notice)
     assert isinstance(made, events.Compacted)
@@ -157,14 +157,14 @@ async def test_the_number_told_is_the_number_that_goes(db: AsyncSessionDB) -> No
 
 
 async def test_a_person_who_compacts_while_one_is_under_way_is_told_so(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
-    async with door(db, ["ok"], summarizer=Writer(slow)) as run:
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
+    async with door(db, ["ok"], summarizer=FakeSummarizer(slow)) as run:
         await run.submit("talk", events.Submit("Hello"))
         await reached.wait()
         with run.subscribe("talk") as listening:
             command = asyncio.create_task(run.send("talk", events.Command("/compact here 1")))
-            (emitted,) = await until(listening, events.Notice)
+            (emitted,) = await events_until(listening, events.Notice)
             assert isinstance(emitted.event, events.Notice)
             assert "Another compaction is running" in emitted.event.text
             go.set()
@@ -185,10 +185,10 @@ class Watched(tokens.Meter):
 
 @pytest.mark.parametrize("said", ["", "a word " * 500, None])
 async def test_nothing_of_an_attempt_is_counted_on_the_loop(said: str | None, db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     meter = Watched()
-    writer = Writer() if said is None else Writer(lambda _: said)
-    agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer, meter=meter)
+    writer = FakeSummarizer() if said is None else FakeSummarizer(lambda _: said)
+    agent = agents.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer, meter=meter)
     made = await agent.compress_context()
     assert (made.outcome, made.model) == (compaction.Outcome.COMPACTED, "writer" if said is None else None)
     assert meter.threads
@@ -207,8 +207,8 @@ async def test_a_context_that_was_just_read_is_not_counted_on_the_loop(
         return counts(text)
 
     monkeypatch.setattr(tokens, "estimate", estimate)
-    await filled(db, exchanges=10)
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk")
+    await fill(db, exchanges=10)
+    agent = agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk")
     assert (await agent.run_conversation("Hello")).completed
     assert threads
     assert threading.get_ident() not in threads
@@ -218,21 +218,21 @@ async def test_a_context_that_was_just_read_is_not_counted_on_the_loop(
 
 
 async def test_hooks_are_told_once_when_a_conversation_is_left_for_a_new_one(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     closed: list[str] = []
 
     async def closing(session_id: str) -> None:
         closed.append(session_id)
 
     hooks = telling.Hooks(closing=(closing,))
-    async with door(db, ["ok", "ok"], summarizer=Writer(), hooks=hooks) as run:
-        await told(run, "/new")
+    async with door(db, ["ok", "ok"], summarizer=FakeSummarizer(), hooks=hooks) as run:
+        await run_command(run, "/new")
         assert closed == []  # nobody has worked on it
-        await told(run, "/compact")
+        await run_command(run, "/compact")
         head = (await db.head("talk")).id
         assert head != "talk"
-        assert isinstance((await told(run, "/new"))[0], events.Moved)
-        await told(run, "/new")
+        assert isinstance((await run_command(run, "/new"))[0], events.Moved)
+        await run_command(run, "/new")
         assert closed == [head]
     assert closed == [head]
 
@@ -245,7 +245,7 @@ async def test_hooks_are_told_again_only_if_the_conversation_went_on(db: AsyncSe
 
     async with door(db, ["ok"] * 3, hooks=telling.Hooks(closing=(closing,))) as run:
         await run.submit("talk", events.Submit("Hello"))
-        await told(run, "/new")
+        await run_command(run, "/new")
         await run.submit("talk", events.Submit("I am back"))
         assert closed == ["talk"]
     assert closed == ["talk", "talk"]
@@ -266,12 +266,12 @@ async def test_a_conversation_left_in_the_middle_of_a_turn_is_told_of_when_the_t
         await go.wait()
         return "waited"
 
-    script = [stage.calls("wait"), "Done."]
-    tools = [stage.tool("wait", wait)]
+    script = [agents.calls("wait"), "Done."]
+    tools = [agents.tool("wait", wait)]
     async with door(db, script, tools=tools, hooks=telling.Hooks(closing=(closing,))) as run:
         answered = run.submit("talk", events.Submit("Hello"))
         await reached.wait()
-        assert isinstance((await told(run, "/new"))[0], events.Moved)
+        assert isinstance((await run_command(run, "/new"))[0], events.Moved)
         assert closed == []
         go.set()
         assert (await answered).completed

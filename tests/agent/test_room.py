@@ -11,25 +11,25 @@ import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.model import ScriptedModel
-from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
 from tests.faults import turns
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 
 
 async def test_below_the_soft_threshold_nothing_happens(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=5)
-    writer = Writer()
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=writer)
+    await fill(db, exchanges=5)
+    writer = FakeSummarizer()
+    agent = agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=writer)
     assert (await agent.run_conversation("Hello")).completed
     await agent.close()
     assert writer.requests == []
 
 
 async def test_a_turn_does_not_wait_for_a_compaction_beside_it(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
     model = ScriptedModel(["One.", "Two.", "Three."], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer(slow))
     assert (await agent.run_conversation("a")).completed
     await reached.wait()
     assert (await agent.run_conversation("b")).completed
@@ -46,9 +46,9 @@ async def test_a_turn_does_not_wait_for_a_compaction_beside_it(db: AsyncSessionD
 
 
 async def test_at_the_hard_threshold_the_turn_waits_and_goes_on_with_less(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     result = await agent.run_conversation("Hello")
     assert result.completed
     assert agent.meter.count(agent.prompt.text, (), model.requests[0].messages) < WINDOW
@@ -62,18 +62,18 @@ async def test_an_overflow_is_compacted_away_and_asked_again_even_if_a_custom_ad
     overflow: Exception, db: AsyncSessionDB
 ) -> None:
     # A window so much larger than the truth leaves nothing to cut by tokens: the view is shortened instead.
-    await filled(db, exchanges=40)
+    await fill(db, exchanges=40)
     model = ScriptedModel([overflow, "Now it fits."], window=200_000)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     result = await agent.run_conversation("Hello")
     await agent.close()
     assert (result.completed, result.final_response) == (True, "Now it fits.")
 
 
 async def test_an_overflow_that_nothing_helps_against_ends_after_a_few_calls(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=40)
+    await fill(db, exchanges=40)
     model = ScriptedModel([RuntimeError("Maximum context exceeded.")] * 50, window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     result = await agent.run_conversation("Hello")
     await agent.close()
     assert (result.exit_reason, result.failed) == ("overflow", True)
@@ -82,9 +82,9 @@ async def test_an_overflow_that_nothing_helps_against_ends_after_a_few_calls(db:
 
 
 async def test_after_an_undo_the_automatic_one_waits_for_the_hard_threshold(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    writer = Writer()
-    agent = stage.agent(db, ScriptedModel(["ok"] * 5, window=WINDOW), session_id="talk", summarizer=writer)
+    await fill(db, exchanges=50)
+    writer = FakeSummarizer()
+    agent = agents.agent(db, ScriptedModel(["ok"] * 5, window=WINDOW), session_id="talk", summarizer=writer)
     await agent.compress_context(force=True)
     await db.undo_compaction("talk")
     await agent.run_conversation("Hello")
@@ -93,12 +93,12 @@ async def test_after_an_undo_the_automatic_one_waits_for_the_hard_threshold(db: 
 
 
 async def test_a_pause_after_failures_does_not_stop_the_conversation(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)  # short messages, beyond the hard threshold
+    await fill(db, exchanges=90)  # short messages, beyond the hard threshold
     version, _ = await db.budget("talk")
     assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
-    writer = Writer()
+    writer = FakeSummarizer()
     model = ScriptedModel(["ok"] * 3, window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+    agent = agents.agent(db, model, session_id="talk", summarizer=writer)
     for number in range(3):
         assert (await agent.run_conversation(f"Go on {number}")).completed
     await agent.close()
@@ -108,13 +108,13 @@ async def test_a_pause_after_failures_does_not_stop_the_conversation(db: AsyncSe
 
 async def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compacted(db: AsyncSessionDB) -> None:
     window = 16_000
-    tools = [stage.says(f"tool_{number}") for number in range(12)]
+    tools = [agents.says(f"tool_{number}") for number in range(12)]
     wordy = [
         msgspec.structs.replace(tool, spec=msgspec.structs.replace(tool.spec, description="It does much. " * 170))
         for tool in tools
     ]
     model = ScriptedModel(["The boats stay in. " * 25] * 60, window=window)
-    agent = stage.agent(db, model, session_id="talk", tools=wordy, summarizer=Writer())
+    agent = agents.agent(db, model, session_id="talk", tools=wordy, summarizer=FakeSummarizer())
     share = agent.meter.count("", agent.tools.specs, ()) / window
     assert 0.4 < share < 0.6
     for number in range(60):
@@ -129,10 +129,10 @@ async def test_a_large_fixed_floor_does_not_keep_a_conversation_from_being_compa
 
 
 async def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
     model = ScriptedModel(["ok"] * 3, window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer(slow))
     await agent.run_conversation("one")
     await reached.wait()
     long = "The tide is coming in now, and nobody knows why. " * 200
@@ -148,7 +148,7 @@ async def test_a_turn_that_waited_for_the_one_beside_it_sees_the_summary(db: Asy
 
 
 async def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_message(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=3)
+    await fill(db, exchanges=3)
     works, read, release = db.context, asyncio.Event(), asyncio.Event()
 
     async def look(_: dict[str, Any]) -> str:
@@ -167,20 +167,20 @@ async def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_messa
         return "seen"
 
     looking: list[asyncio.Task[int]] = []
-    model = ScriptedModel([stage.calls("look"), "Done."], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", tools=[stage.tool("look", look)])
+    model = ScriptedModel([agents.calls("look"), "Done."], window=WINDOW)
+    agent = agents.agent(db, model, session_id="talk", tools=[agents.tool("look", look)])
     assert (await agent.run_conversation("Look")).completed
     await looking[0]
     assert turns.invalid(model.requests[1].messages) == []
-    assert ("tool", "seen") in stage.shape(model.requests[1].messages)
+    assert ("tool", "seen") in agents.shape(model.requests[1].messages)
     assert turns.invalid(await agent.context_cache.messages()) == []
 
 
 async def test_one_shot_agents_begin_nothing_beside_a_turn(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    writer = Writer()
+    await fill(db, exchanges=50)
+    writer = FakeSummarizer()
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=writer, background=False)
+    agent = agents.agent(db, model, session_id="talk", summarizer=writer, background=False)
     assert (await agent.run_conversation("Hello")).completed
     assert not agent.in_use
     await agent.close()
@@ -188,10 +188,10 @@ async def test_one_shot_agents_begin_nothing_beside_a_turn(db: AsyncSessionDB) -
 
 
 async def test_closing_stops_what_is_made_beside_the_turns_and_frees_the_lock(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    stuck = stage.Stuck()
+    await fill(db, exchanges=50)
+    stuck = agents.Stuck()
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(lambda _: stuck()))
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer(lambda _: stuck()))
     await agent.run_conversation("Hello")
     await stuck.reached.wait()
     assert agent.in_use
@@ -203,11 +203,11 @@ async def test_closing_stops_what_is_made_beside_the_turns_and_frees_the_lock(db
 
 
 async def test_at_the_hard_threshold_a_compaction_elsewhere_is_waited_for_and_used(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     lease = await db.acquire_lease("talk", "compact", "elsewhere")
-    writer, seen = Writer(), list[events.AnyEvent]()
+    writer, seen = FakeSummarizer(), list[events.AnyEvent]()
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+    agent = agents.agent(db, model, session_id="talk", summarizer=writer)
     turn = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
     while not any(isinstance(event, events.Notice) for event in seen):
         await asyncio.sleep(0.01)
@@ -217,12 +217,12 @@ async def test_at_the_hard_threshold_a_compaction_elsewhere_is_waited_for_and_us
     await agent.close()
     assert (result.completed, result.session_id) == (True, "theirs")
     assert writer.requests == []
-    assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
+    assert agents.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
     assert sum(isinstance(event, events.Notice) for event in seen) == 1
 
 
 async def test_old_tool_outputs_are_shortened_before_anybody_waits(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=3)
+    await fill(db, exchanges=3)
     for number in range(4):
         call = types.ToolCall(f"c{number}", "look", "{}")
         await db.append_messages(
@@ -234,10 +234,10 @@ async def test_old_tool_outputs_are_shortened_before_anybody_waits(db: AsyncSess
                 types.NewMessage(role="assistant", content="Seen."),
             ],
         )
-    stuck = stage.Stuck()
-    writer = Writer(lambda _: stuck())
+    stuck = agents.Stuck()
+    writer = FakeSummarizer(lambda _: stuck())
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=writer)
+    agent = agents.agent(db, model, session_id="talk", summarizer=writer)
     assert (await agent.run_conversation("And now?")).completed
     shown = model.requests[0].messages
     assert turns.invalid(shown) == []
@@ -250,8 +250,8 @@ async def test_old_tool_outputs_are_shortened_before_anybody_waits(db: AsyncSess
 
 
 async def test_a_message_larger_than_the_window_is_reported_with_what_was_sent(db: AsyncSessionDB) -> None:
-    model, seen = ScriptedModel([stage.calls("look"), "ok", "ok"], window=WINDOW), list[events.AnyEvent]()
-    agent = stage.agent(db, model, session_id="talk", summarizer=[], tools=[stage.says("look")])
+    model, seen = ScriptedModel([agents.calls("look"), "ok", "ok"], window=WINDOW), list[events.AnyEvent]()
+    agent = agents.agent(db, model, session_id="talk", summarizer=[], tools=[agents.says("look")])
     pasted = "The quick brown fox jumps over the lazy dog. " * 5_267
     result = await agent.run_conversation(pasted, emit=seen.append)
     assert result.completed
@@ -273,8 +273,8 @@ async def test_shortened_older_messages_are_reported_once(db: AsyncSessionDB) ->
     for number in range(6):
         await db.append_message("talk", role="assistant" if number % 2 else "user", content="It is windy. " * 400)
     seen = list[events.AnyEvent]()
-    model = ScriptedModel([stage.calls("look"), "ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", tools=[stage.says("look")], background=False)
+    model = ScriptedModel([agents.calls("look"), "ok"], window=WINDOW)
+    agent = agents.agent(db, model, session_id="talk", tools=[agents.says("look")], background=False)
     assert (await agent.run_conversation("Hello", emit=seen.append)).truncated is None
     told = [each.text for each in seen if isinstance(each, events.Notice)]
     assert [text for text in told if "older message" in text] == told[:1] != []
@@ -282,9 +282,9 @@ async def test_shortened_older_messages_are_reported_once(db: AsyncSessionDB) ->
 
 
 async def test_what_one_turn_learnt_of_a_window_is_not_held_against_the_next(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=10)
+    await fill(db, exchanges=10)
     model = ScriptedModel([errors.ContextOverflow()] * 5 + ["ok"], window=200_000)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(lambda _: 1 // 0))
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer(lambda _: 1 // 0))
     await agent.run_conversation("one")
     asked = len(model.requests)
     while (await agent.run_conversation("more")).exit_reason == "overflow":

@@ -17,9 +17,9 @@ from holdfast.compaction import excerpts, policy
 from holdfast.compaction import hooks as telling
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.agent import stage
 from tests.agent.test_room_waits import filling
-from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
 
 STEPS = 4
 IN_VAIN = "another compaction did not finish in time; the turn continues without it"
@@ -41,7 +41,7 @@ def remarks(seen: Sequence[events.AnyEvent]) -> list[str]:
 async def test_a_turn_of_many_steps_waits_for_a_compaction_elsewhere_once_and_says_so_once(
     caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db, exchanges=90)  # beyond the window, and too short to be shortened
+    await fill(db, exchanges=90)  # beyond the window, and too short to be shortened
     await db.acquire_lease("talk", "compact", "elsewhere")
     script, works, late = [*steps(), "Again."], db.get_compression_lock_holder, list[int]()
     model = ScriptedModel(script, window=WINDOW)
@@ -52,13 +52,13 @@ async def test_a_turn_of_many_steps_waits_for_a_compaction_elsewhere_once_and_sa
 
     db.get_compression_lock_holder = polled  # type: ignore[method-assign]
     hurried = policy.CompactionPolicy(deadline=0.2)
-    agent = stage.agent(
+    agent = agents.agent(
         db,
         model,
         session_id="talk",
-        summarizer=Writer(),
+        summarizer=FakeSummarizer(),
         compaction_policy=hurried,
-        tools=[stage.says("look")],
+        tools=[agents.says("look")],
     )
     # The second turn has a patience of its own, and nothing new to say.
     for turn, (asked, told) in enumerate([(STEPS, 1), (1, 0)], 1):
@@ -75,17 +75,17 @@ async def test_a_turn_of_many_steps_waits_for_a_compaction_elsewhere_once_and_sa
 async def test_a_turn_of_many_steps_waits_for_its_own_compaction_once(
     share: float, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db, exchanges=50)
-    stuck, seen = stage.Stuck(), list[events.AnyEvent]()
+    await fill(db, exchanges=50)
+    stuck, seen = agents.Stuck(), list[events.AnyEvent]()
     model = ScriptedModel(["ok", *steps()], window=WINDOW)
-    agent = stage.agent(
+    agent = agents.agent(
         db,
         model,
         session_id="talk",
-        summarizer=Writer(),
+        summarizer=FakeSummarizer(),
         hooks=telling.Hooks(before=(stuck,), limit=60.0),
         compaction_policy=policy.CompactionPolicy(deadline=0.2),
-        tools=[stage.says("look")],
+        tools=[agents.says("look")],
     )
     await agent.run_conversation("one", emit=seen.append)
     await stuck.reached.wait()
@@ -107,16 +107,16 @@ async def test_a_turn_waits_a_little_longer_than_models_may_take(
 ) -> None:
     monkeypatch.setattr(context_window, "WAIT_FACTOR", 1_000 * context_window.WAIT_FACTOR)
 
-    await filled(db, exchanges=50)
-    stuck, works, hurried = stage.Stuck(), db.commit_compaction, policy.CompactionPolicy(deadline=0.05)
+    await fill(db, exchanges=50)
+    stuck, works, hurried = agents.Stuck(), db.commit_compaction, policy.CompactionPolicy(deadline=0.05)
 
     async def slowly(*given: Any, **named: Any) -> types.Session:
         await asyncio.sleep(4 * hurried.deadline)  # the extract took the place of the model, and takes its time
         return await works(*given, **named)
 
     db.commit_compaction = slowly  # type: ignore[method-assign]
-    model, writer = ScriptedModel(["ok"] * 2, window=WINDOW), Writer(lambda _: stuck())
-    agent = stage.agent(db, model, session_id="talk", summarizer=writer, compaction_policy=hurried)
+    model, writer = ScriptedModel(["ok"] * 2, window=WINDOW), FakeSummarizer(lambda _: stuck())
+    agent = agents.agent(db, model, session_id="talk", summarizer=writer, compaction_policy=hurried)
     await agent.run_conversation("one")
     assert (await agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96))).completed
     await agent.close()
@@ -125,7 +125,7 @@ async def test_a_turn_waits_a_little_longer_than_models_may_take(
 
 
 async def test_a_compaction_by_hand_comes_after_the_one_a_turn_waits_for(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     reached, go, seen = asyncio.Event(), asyncio.Event(), list[events.AnyEvent]()
 
     async def slow(request: compaction.SummaryRequest) -> str:
@@ -133,7 +133,7 @@ async def test_a_compaction_by_hand_comes_after_the_one_a_turn_waits_for(db: Asy
         await go.wait()
         return "In short. " + " ".join(request.must_keep)
 
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer(slow))
+    agent = agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer(slow))
     turn = asyncio.create_task(agent.run_conversation("Hello"))
     await reached.wait()
     by_hand = asyncio.create_task(agent.compress_context(force=True, keep_exchanges=1, emit=seen.append))
@@ -147,10 +147,10 @@ async def test_a_compaction_by_hand_comes_after_the_one_a_turn_waits_for(db: Asy
 
 
 async def test_closing_an_agent_stops_what_was_asked_for_by_hand(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    writer = Writer(lambda _: stuck())
-    agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer)
+    await fill(db)
+    stuck = agents.Stuck()
+    writer = FakeSummarizer(lambda _: stuck())
+    agent = agents.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=writer)
     first = asyncio.create_task(agent.compress_context(force=True))
     await stuck.reached.wait()
     assert agent.in_use
@@ -177,11 +177,11 @@ async def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(
         return works(*given)
 
     monkeypatch.setattr(excerpts, "shorten_all", watched)
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     version, _ = await db.budget("talk")
     assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
     model = ScriptedModel(steps(), window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(), tools=[stage.says("look")])
+    agent = agents.agent(db, model, session_id="talk", summarizer=FakeSummarizer(), tools=[agents.says("look")])
     # Beyond the hard threshold, within the window, and nobody may compact: it is looked at twice in each step.
     text = filling(agent, await agent.context_cache.messages(), 0.95)
     assert (await agent.run_conversation(text)).api_calls == STEPS
@@ -194,8 +194,8 @@ async def test_what_is_shown_is_shortened_off_the_loop_and_once_for_each_step(
 
 
 async def test_who_compacted_beside_its_turns_is_at_the_new_head(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer())
+    await fill(db, exchanges=50)
+    agent = agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer())
     await agent.run_conversation("Hello")
     while agent.context_window.is_compacting:
         await asyncio.sleep(0.01)
@@ -210,7 +210,7 @@ async def test_who_compacted_beside_its_turns_is_at_the_new_head(db: AsyncSessio
 async def test_a_turn_that_was_overtaken_by_its_own_compaction_after_its_last_word_ends_at_the_new_head(
     db: AsyncSessionDB,
 ) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     go, works = asyncio.Event(), db.release_lease
 
     async def slow(request: compaction.SummaryRequest) -> str:
@@ -225,7 +225,7 @@ async def test_a_turn_that_was_overtaken_by_its_own_compaction_after_its_last_wo
         await works(lease)
 
     db.release_lease = meanwhile  # type: ignore[method-assign]
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer(slow))
+    agent = agents.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer(slow))
     result = await agent.run_conversation("Hello")
     head = (await db.head("talk")).id
     assert (result.session_id, agent.session_id) == (head, head)

@@ -15,8 +15,8 @@ from holdfast.compaction import base as compaction
 from holdfast.compaction import hooks as telling
 from holdfast.compaction import policy
 from holdfast.model import ScriptedModel, tokens
-from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
+from tests.support import agents as stage
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 
 LONG = "The tide is coming in now, and nobody knows why. " * 200
 LEFT_OUT = "characters left out; recall message"
@@ -32,14 +32,14 @@ def notices(seen: list[events.AnyEvent]) -> list[str]:
 async def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_a_summary_may_take(
     db: AsyncSessionDB,
 ) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     stuck = stage.Stuck()
     model = ScriptedModel(["ok"] * 3, window=WINDOW)
     agent = stage.agent(
         db,
         model,
         session_id="talk",
-        summarizer=Writer(),
+        summarizer=FakeSummarizer(),
         hooks=telling.Hooks(before=(stuck,)),
         compaction_policy=policy.CompactionPolicy(deadline=0.2),
     )
@@ -56,7 +56,7 @@ async def test_a_compaction_beside_that_never_ends_is_waited_for_no_longer_than_
 async def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(
     caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     lease, works = await db.acquire_lease("talk", "compact", "elsewhere", 600.0), db.begin_compaction
 
     async def overtaken(*given: Any) -> Any:
@@ -66,7 +66,11 @@ async def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(
     db.begin_compaction = overtaken  # type: ignore[method-assign]
     model = ScriptedModel(["ok"], window=WINDOW)
     agent = stage.agent(
-        db, model, session_id="talk", summarizer=Writer(), compaction_policy=policy.CompactionPolicy(deadline=30.0)
+        db,
+        model,
+        session_id="talk",
+        summarizer=FakeSummarizer(),
+        compaction_policy=policy.CompactionPolicy(deadline=30.0),
     )
     assert (await agent.run_conversation("Hello")).completed
     assert stage.shape(model.requests[0].messages)[0] == ("user", "What they wrote.")
@@ -76,7 +80,7 @@ async def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(
 
 @pytest.mark.parametrize("hooks_run", [False, True])
 async def test_a_turn_asks_nothing_until_the_compaction_elsewhere_stands(hooks_run: bool, db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     lease, works, polls = await db.acquire_lease("talk", "compact", "elsewhere"), db.get_compression_lock_holder, 0
 
     async def polled(conversation_id: str) -> str | None:
@@ -86,7 +90,7 @@ async def test_a_turn_asks_nothing_until_the_compaction_elsewhere_stands(hooks_r
 
     db.get_compression_lock_holder = polled  # type: ignore[method-assign]
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     turn = asyncio.create_task(agent.run_conversation("Hello"))
     while polls < 3:
         assert not turn.done()
@@ -101,7 +105,7 @@ async def test_a_turn_asks_nothing_until_the_compaction_elsewhere_stands(hooks_r
 
 
 async def test_a_lock_nobody_can_look_at_does_not_stop_the_turn(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)
+    await fill(db, exchanges=90)
     lease = await db.acquire_lease("talk", "compact", "elsewhere")
 
     async def unreadable(_: str) -> str | None:
@@ -109,7 +113,7 @@ async def test_a_lock_nobody_can_look_at_does_not_stop_the_turn(db: AsyncSession
 
     works, db.get_compression_lock_holder = db.get_compression_lock_holder, unreadable  # type: ignore[method-assign]
     model = ScriptedModel(["ok"], window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     assert (await agent.run_conversation("Hello")).completed
     await agent.close()
     db.get_compression_lock_holder = works  # type: ignore[method-assign]
@@ -117,9 +121,9 @@ async def test_a_lock_nobody_can_look_at_does_not_stop_the_turn(db: AsyncSession
 
 
 async def test_a_compaction_by_hand_comes_after_the_one_beside_the_turns(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer(slow))
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
+    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer(slow))
     await agent.run_conversation("one")
     await reached.wait()
     by_hand = asyncio.create_task(agent.compress_context(force=True))
@@ -134,9 +138,9 @@ async def test_a_compaction_by_hand_comes_after_the_one_beside_the_turns(db: Asy
 
 
 async def test_how_far_a_compaction_is_is_never_how_far_another_one_was(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
-    agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=Writer(slow))
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
+    agent = stage.agent(db, ScriptedModel([], window=WINDOW), session_id="talk", summarizer=FakeSummarizer(slow))
     first = asyncio.create_task(agent.compress_context(force=True))
     await reached.wait()
     second = asyncio.create_task(agent.compress_context(force=True))
@@ -151,11 +155,11 @@ async def test_how_far_a_compaction_is_is_never_how_far_another_one_was(db: Asyn
 
 
 async def test_an_agent_is_kept_while_it_compacts_beside_the_turns(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50, name="a")
+    await fill(db, exchanges=50, name="a")
     stuck = stage.Stuck()
 
     async def build(name: str) -> Any:
-        writer = Writer(lambda _: stuck())
+        writer = FakeSummarizer(lambda _: stuck())
         return stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id=name, summarizer=writer)
 
     agents = agent_cache.AgentCache(build, size=1)
@@ -171,9 +175,9 @@ async def test_an_agent_is_kept_while_it_compacts_beside_the_turns(db: AsyncSess
 
 
 async def test_a_second_turn_begins_no_second_compaction_beside_the_first(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     stuck, seen = stage.Stuck(), list[events.AnyEvent]()
-    writer = Writer(lambda _: stuck())
+    writer = FakeSummarizer(lambda _: stuck())
     agent = stage.agent(db, ScriptedModel(["ok"] * 3, window=WINDOW), session_id="talk", summarizer=writer)
     for text in ("one", "two", "three"):
         assert (await agent.run_conversation(text, emit=seen.append)).completed
@@ -187,8 +191,8 @@ async def test_a_second_turn_begins_no_second_compaction_beside_the_first(db: As
 async def test_after_an_undo_an_agent_that_compacted_beside_its_turns_waits_for_the_hard_threshold(
     db: AsyncSessionDB,
 ) -> None:
-    await filled(db, exchanges=50)
-    writer = Writer()
+    await fill(db, exchanges=50)
+    writer = FakeSummarizer()
     agent = stage.agent(db, ScriptedModel(["ok"] * 5, window=WINDOW), session_id="talk", summarizer=writer)
     await agent.run_conversation("one")
     while agent.context_window.is_compacting:
@@ -216,7 +220,7 @@ def filling(agent: AIAgent, messages: Sequence[types.Message], share: float) -> 
 async def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_left(
     first: str, db: AsyncSessionDB
 ) -> None:
-    await filled(db, exchanges=50)
+    await fill(db, exchanges=50)
     reached, go, works = asyncio.Event(), asyncio.Event(), db.commit_compaction
 
     async def slow(request: compaction.SummaryRequest) -> str:
@@ -231,7 +235,7 @@ async def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_lef
     if first == "failed":
         db.commit_compaction = fails_once  # type: ignore[method-assign]
     model, at_once = ScriptedModel(["ok"] * 3, window=WINDOW), policy.CompactionPolicy(cooldowns=(0.0, 30.0))
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow), compaction_policy=at_once)
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer(slow), compaction_policy=at_once)
     await agent.run_conversation("one")
     await reached.wait()
     # Too short to be shortened, beyond the hard threshold, within the window: only a summary helps.
@@ -247,10 +251,10 @@ async def test_a_turn_that_waited_goes_on_with_what_the_compaction_beside_it_lef
 
 
 async def test_where_a_model_may_not_sum_up_the_extract_makes_room_within_the_turn(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=90)  # beyond the window, and too short to be shortened
+    await fill(db, exchanges=90)  # beyond the window, and too short to be shortened
     version, _ = await db.budget("talk")
     assert await db.update_budget("talk", version, {"failures": 3, "cool_until": time.time() + 500})
-    model, writer = ScriptedModel(["ok"], window=WINDOW), Writer()
+    model, writer = ScriptedModel(["ok"], window=WINDOW), FakeSummarizer()
     agent = stage.agent(db, model, session_id="talk", summarizer=writer)
     result = await agent.run_conversation("Hello")
     await agent.close()
@@ -263,15 +267,15 @@ async def test_where_a_model_may_not_sum_up_the_extract_makes_room_within_the_tu
 
 
 async def test_a_front_end_that_fails_beside_the_turns_does_not_fail_the_turn_that_waits(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    slow, reached, go = held()
+    await fill(db, exchanges=50)
+    slow, reached, go = blocked_summary()
 
     def broken(event: events.AnyEvent) -> None:
         if isinstance(event, events.Compacted):
             raise BrokenPipeError
 
     model = ScriptedModel(["ok"] * 3, window=WINDOW)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(slow))
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer(slow))
     await agent.run_conversation("one", emit=broken)
     await reached.wait()
     turn = asyncio.create_task(agent.run_conversation(filling(agent, await agent.context_cache.messages(), 0.96)))
@@ -288,7 +292,7 @@ async def test_a_front_end_that_fails_beside_the_turns_does_not_fail_the_turn_th
 
 async def test_what_was_shown_shortened_in_one_turn_is_whole_again_in_the_next(db: AsyncSessionDB) -> None:
     model = ScriptedModel([errors.ContextOverflow(), "ok", "ok"], window=200_000)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer(), background=False)
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer(), background=False)
     assert (await agent.run_conversation(LONG)).completed
     assert (await agent.run_conversation("And?")).completed
     await agent.close()
@@ -298,7 +302,7 @@ async def test_what_was_shown_shortened_in_one_turn_is_whole_again_in_the_next(d
 
 async def test_a_provider_that_never_has_enough_room_is_asked_a_few_times_only(db: AsyncSessionDB) -> None:
     model = ScriptedModel([errors.ContextOverflow()] * 50, window=200_000)
-    agent = stage.agent(db, model, session_id="talk", summarizer=Writer())
+    agent = stage.agent(db, model, session_id="talk", summarizer=FakeSummarizer())
     result = await agent.run_conversation(LONG * 10)
     await agent.close()
     assert result.exit_reason == "overflow"
@@ -311,8 +315,8 @@ async def test_a_provider_that_never_has_enough_room_is_asked_a_few_times_only(d
 
 
 async def test_people_hear_of_a_pause_once_until_a_compaction_succeeds(db: AsyncSessionDB) -> None:
-    await filled(db)
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer())
+    await fill(db)
+    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer())
 
     async def paused() -> list[str]:
         version, _ = await db.budget("talk")
@@ -332,8 +336,8 @@ async def test_people_hear_of_a_pause_once_until_a_compaction_succeeds(db: Async
 
 
 async def test_who_asks_by_hand_hears_why_not_every_time(db: AsyncSessionDB) -> None:
-    await filled(db)
-    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=Writer())
+    await fill(db)
+    agent = stage.agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer())
     lease: types.Lease = await db.acquire_lease("talk", "compact", "elsewhere")
     for _ in range(2):
         seen: list[events.AnyEvent] = []

@@ -13,19 +13,19 @@ from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp
 from holdfast.tools.permissions import rules as permissions_rules
-from tests.acp import seat
 from tests.app import test_running
+from tests.support import acp_editor
 from tests.tools import test_plugins
 
 
-def run(home: Path, story: Callable[[seat.Editor], Awaitable[None]], **settings: Any) -> None:
+def run(home: Path, story: Callable[[acp_editor.Editor], Awaitable[None]], **settings: Any) -> None:
     """Tell a story of an editor that is served by the whole program but for its process."""
     plain = test_running.settings(home)
     given = config.Settings(**{**{name: getattr(plain, name) for name in plain.__struct_fields__}, **settings})
 
     async def told() -> None:
         async with asyncio.timeout(60):
-            person = seat.Editor(None)  # type: ignore[arg-type]
+            person = acp_editor.Editor(None)  # type: ignore[arg-type]
             wire = channel.EditorChannel(person, "1.0")
             person.asking("initialize", protocolVersion=1)
             assert await wire.wait_initialized()
@@ -51,7 +51,7 @@ def folder(home: Path, name: str, words: str) -> str:
 def test_two_sessions_work_in_two_folders(tmp_path: Path) -> None:
     one, two = folder(tmp_path, "one", "the sea"), folder(tmp_path, "two", "the moor")
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         first, second = await editor.new(one), await editor.new(two)
         await asyncio.gather(editor.prompt(first, "read notes.txt"), editor.prompt(second, "read notes.txt"))
         assert "the sea" in editor.text(session=first)
@@ -67,7 +67,7 @@ def test_two_sessions_work_in_two_folders(tmp_path: Path) -> None:
 def test_more_folders_are_read_where_the_editor_names_them(tmp_path: Path) -> None:
     one, two = folder(tmp_path, "one", "the sea"), folder(tmp_path, "two", "the moor")
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         session = await editor.new(one, additionalDirectories=[two])
         await editor.prompt(session, f"read {two}/notes.txt")
         assert "the moor" in editor.text(session=session)
@@ -82,7 +82,7 @@ def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
         permissions_rules.parse_rule("allow", "shell(pwd)"),
     )
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         session = await editor.new(one)
         await editor.prompt(session, "read notes.txt")
         assert "the sea" not in editor.text()
@@ -101,7 +101,7 @@ def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
     monkeypatch.syspath_prepend(str(site))
     test_plugins.installed(site, "sly", {"a": ":update_plan"}, test_plugins.TOOL.format(name="update_plan"))
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
 
     run(tmp_path, story)
@@ -111,7 +111,7 @@ def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
 def test_what_was_said_is_kept_under_the_name_of_editors(tmp_path: Path) -> None:
     names = list[str]()
 
-    async def story(editor: seat.Editor) -> None:
+    async def story(editor: acp_editor.Editor) -> None:
         names.append(await editor.new(str(tmp_path)))
         await editor.prompt(names[0], "hello")
 

@@ -14,19 +14,18 @@ from acp import exceptions
 from holdfast import config
 from holdfast.acp import channel
 from holdfast.app import acp as program
-from tests.acp import desk, seat
-from tests.tools import leash as leashes
-from tests.tools.mcp import stage
+from tests.support import acp_editor, acp_sdk_client, mcp_servers, polling
+from tests.support import processes as leashes
 
 EVERYTHING = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
 
 
-class Editor(seat.Editor):
+class Editor(acp_editor.Editor):
     """It answers for its files and its terminals, too."""
 
     def __init__(self) -> None:
         super().__init__(None)  # type: ignore[arg-type]
-        self.desk = desk.Editor(session=None)
+        self.desk = acp_sdk_client.Editor(session=None)
         self.working = set[asyncio.Task[None]]()
         self._does: dict[str, Callable[..., Awaitable[Any]]] = {
             "fs/read_text_file": self.desk.read_text_file,
@@ -146,10 +145,10 @@ def test_a_terminal_that_comes_behind_its_session_is_let_go_of(tmp_path: Path, m
         await asked.wait()
         more = {"cwd": str(tmp_path), "mcpServers": []} if method == "session/load" else {}
         await editor.ask(method, sessionId=session, **more)
-        assert seat.result(await prompting)["stopReason"] == "cancelled"
+        assert acp_editor.result(await prompting)["stopReason"] == "cancelled"
         come.set()
         async with asyncio.timeout(60):
-            await seat.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
+            await acp_editor.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
 
     run(story, tmp_path / "home", EVERYTHING)
     assert not (tmp_path / "done").exists()
@@ -161,7 +160,7 @@ def test_servers_of_tools_belong_to_the_session_that_brought_them(tmp_path: Path
         server = {
             "name": "raw",
             "command": sys.executable,
-            "args": ["-I", str(stage.HERE / "raw.py"), "plain"],
+            "args": ["-I", str(mcp_servers.HERE / "mcp_raw_server.py"), "plain"],
             "env": [{"name": leashes.NAME, "value": mark}],
         }
         first = str((await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[server]))["sessionId"])
@@ -173,7 +172,7 @@ def test_servers_of_tools_belong_to_the_session_that_brought_them(tmp_path: Path
         assert "raw__echo" not in editor.text(session=second)
         assert leash.at_large()
         await editor.ask("session/close", sessionId=first)
-        leashes.until(lambda: not leash.at_large(), "it is gone with its session")
+        polling.until(lambda: not leash.at_large(), "it is gone with its session")
 
     with leashes.leashed() as leash:
         run(story, tmp_path / "home", EVERYTHING)

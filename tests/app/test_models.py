@@ -14,7 +14,7 @@ from holdfast import config, errors, events
 from holdfast.app import compose, models
 from holdfast.model import ScriptedModel, base, local_servers, providers
 from tests.app.test_running import settings as plain
-from tests.cli import provider
+from tests.support import provider_process
 
 
 def settings(home: Path, **more: Any) -> config.Settings:
@@ -98,7 +98,7 @@ def test_key_of_a_provider_without_a_default_model_is_named(tmp_path: Path, monk
 @pytest.mark.parametrize("named", [None, "ollama/llama3.2"])
 def test_local_server_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None) -> None:
     """A cost limit ends a turn whose reply has no known cost."""
-    with provider.playing(provider.called("list_files", "{}", tokens=10)) as played:
+    with provider_process.playing(provider_process.called("list_files", "{}", tokens=10)) as played:
 
         async def find() -> list[local_servers.RunningServer]:
             return [

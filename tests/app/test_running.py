@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ from holdfast.app import compose, models
 from holdfast.model import providers
 from holdfast.store import store_meta
 from holdfast.tools.shell import background
+from tests.support.polling import until_async
 from tests.tools.test_plugins import TOOL, installed
 
 PATIENCE = 60
@@ -44,13 +44,6 @@ def notice(home: Path) -> str | None:
     return asyncio.run(start())
 
 
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("key", "value", "says"),
     [
@@ -78,7 +71,7 @@ async def test_attachments_nobody_names_are_collected_though_no_backup_can_be_ma
     (tmp_path / "copies").touch()
     async with compose.start(settings(tmp_path)) as app:
         with SessionDB(tmp_path / "store.db") as db:
-            await until(
+            await until_async(
                 lambda: db.blobs.get(blob.digest) is None and db.admin.get_meta(store_meta.BACKUP_FAILED) is not None
             )
         assert app.notice is None
@@ -86,7 +79,7 @@ async def test_attachments_nobody_names_are_collected_though_no_backup_can_be_ma
 
 async def test_backup_that_is_due_is_made_beside_the_work(tmp_path: Path) -> None:
     async with compose.start(settings(tmp_path)):
-        await until(lambda: list((tmp_path / "copies").glob("*.db")))
+        await until_async(lambda: list((tmp_path / "copies").glob("*.db")))
 
 
 async def test_what_ended_while_nobody_watched_is_told_before_the_first_message_is_answered(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from holdfast.app import gateway
 from holdfast.gateway import platform
 from holdfast.gateway import settings as gateways
 from holdfast.gateway.platforms.http import webhooks
-from tests.gateway import memory_platform, stage
+from tests.support import gateways as stage
+from tests.support import memory_platform
 
 
 def settings(home: Path, **said: Any) -> config.Settings:

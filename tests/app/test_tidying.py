@@ -8,8 +8,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, config, errors, types
 from holdfast.app import compose
-from tests.agent import stage
-from tests.contract import steps
+from tests.support import agents, conversations
 
 
 async def settled(db: AsyncSessionDB, key: str) -> None:
@@ -21,11 +20,11 @@ async def settled(db: AsyncSessionDB, key: str) -> None:
 async def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_next_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     monkeypatch.setattr(compose, "MAINTENANCE_INTERVAL", 0.01)
     monkeypatch.setattr(compose, "EXPIRY_PAUSE", 0.0)
 
-    async with stage.store(clock=clock) as db:
+    async with agents.store(clock=clock) as db:
         failed = list[str]()
         whole = compose.delete_expired
 
@@ -39,7 +38,7 @@ async def test_it_is_done_after_the_start_and_again_and_what_fails_is_tried_the_
         task = asyncio.create_task(compose.run_maintenance(db, config.BackupSection(), 30.0))
         for key in ("1", "2"):
             await settled(db, key)
-            clock.advance(31 * steps.DAY)
+            clock.advance(31 * conversations.DAY)
             while await db.mail.inbound_by_key("far", key) is not None:
                 await asyncio.sleep(0.01)
         await compose.cancel(task)

@@ -15,7 +15,7 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.app import telemetry
 from holdfast.gateway import spans
 from holdfast.model import ScriptedModel, base
-from tests.gateway import stage
+from tests.support import gateways
 
 REQUEST = base.Request(messages=(), max_output=100)
 
@@ -79,10 +79,10 @@ async def test_arrivals_turns_and_sendings_are_traced_without_what_was_said(db: 
     tracers = Tracers()
 
     with telemetry.install(tracers) as wrap:
-        async with stage.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
+        async with gateways.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
             await chat.say("secret words", sender="ann", name="Ann")
             await chat.replies(1)
-            await stage.quiet(running, db)
+            await gateways.quiet(running, db)
     assert sorted(each.name for each in tracers.seen if each.name.startswith("holdfast.")) == [
         "holdfast.arrival",
         "holdfast.send",

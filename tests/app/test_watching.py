@@ -12,8 +12,8 @@ from holdfast.app import process_records
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.tools.shell import background
-from tests.agent import stage
-from tests.agent.test_runtime import until
+from tests.support import agents
+from tests.support.runtimes import events_until
 
 
 class Program:
@@ -23,7 +23,7 @@ class Program:
         self.model = ScriptedModel(replies)
 
         async def build(conversation_id: str) -> AIAgent:
-            return stage.agent(db, self.model, session_id=conversation_id)
+            return agents.agent(db, self.model, session_id=conversation_id)
 
         self.door = runtime.Runtime(db, build)
         self.processes = background.BackgroundProcesses(
@@ -49,12 +49,12 @@ async def begun(db: AsyncSessionDB) -> None:
 
 
 async def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None:
-    async with stage.store(str(tmp_path / "store.db")) as db:
+    async with agents.store(str(tmp_path / "store.db")) as db:
         await begun(db)
         async with Program(db, tmp_path, ["I see."]) as program:
             with program.door.subscribe("talk") as listening:
                 await program.processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
-                seen = await until(listening, events.TurnFinished)
+                seen = await events_until(listening, events.TurnFinished)
         (started,) = [each.event for each in seen if isinstance(each.event, events.TurnStarted)]
         assert started.notice == "process"
         assert "exited with code 3" in started.text
@@ -82,7 +82,7 @@ def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is
         assert said[1:] == ["I see.", "And?", "Fine."]
 
     for story in (first, second):
-        stage.run(story, str(tmp_path / "store.db"))
+        agents.run(story, str(tmp_path / "store.db"))
     with SessionDB(tmp_path / "store.db") as db:
         assert db.mail.inbox_entries() == []
 

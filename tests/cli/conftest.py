@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program, ready
+from tests.support import cli_process, cli_zygote
 
 TRIP, SECOND, THIRD, BRANCH = (
     "20260528_000000_aaaaaa",
@@ -19,21 +19,21 @@ TRIP, SECOND, THIRD, BRANCH = (
 
 
 @pytest.fixture(scope="session")
-def waiting() -> Iterator[ready.Server]:
-    with ready.Server() as server:
+def waiting() -> Iterator[cli_zygote.Server]:
+    with cli_zygote.Server() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def asking() -> Iterator[ready.Server]:
+def asking() -> Iterator[cli_zygote.Server]:
     """One that has loaded what it takes to ask a provider, too."""
-    with ready.Server("holdfast.model.openai.adapter") as server:
+    with cli_zygote.Server("holdfast.model.openai.adapter") as server:
         yield server
 
 
 @pytest.fixture
-def holdfast(tmp_path: Path, waiting: ready.Server) -> Callable[..., program.Run]:
-    def run(*arguments: str | Path, **env: str) -> program.Run:
+def holdfast(tmp_path: Path, waiting: cli_zygote.Server) -> Callable[..., cli_process.Run]:
+    def run(*arguments: str | Path, **env: str) -> cli_process.Run:
         return waiting.run(tmp_path, *arguments, env=env)
 
     return run

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from holdfast import process_info
-from tests.cli import inside, program
-from tests.rpc.stage import request
+from tests.support import cli_in_process, cli_process, polling
+from tests.support.rpc_peers import request
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 HELLO = request(1, "initialize", {"protocolVersion": 1})
@@ -31,9 +31,9 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
         json.dumps({"jsonrpc": "2.0", "method": "session/dance"}).encode(),
     ]
     with subprocess.Popen(
-        [*program.PROGRAM, "acp"],
+        [*cli_process.PROGRAM, "acp"],
         cwd=tmp_path,
-        env=program.environment(tmp_path, OFFLINE),
+        env=cli_process.environment(tmp_path, OFFLINE),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,7 +43,7 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
         process.stdin.write(b"\n".join(lines) + b"\n")
         process.stdin.flush()
         answers = [json.loads(process.stdout.readline()) for _ in range(5)]
-        rest, said = process.communicate(timeout=program.PATIENCE)
+        rest, said = process.communicate(timeout=cli_process.PATIENCE)
         assert process.returncode == 0, said
     assert rest == b""
     found = {each["id"]: each for each in answers}
@@ -56,8 +56,8 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
 
 def test_it_leaves_when_it_is_asked_to(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*program.PROGRAM, "acp"],
-        env=program.environment(tmp_path, OFFLINE),
+        [*cli_process.PROGRAM, "acp"],
+        env=cli_process.environment(tmp_path, OFFLINE),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
@@ -68,12 +68,12 @@ def test_it_leaves_when_it_is_asked_to(tmp_path: Path) -> None:
             process.stdin.flush()
             process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(program.PATIENCE) == 128 + signal.SIGTERM
+        assert process.wait(cli_process.PATIENCE) == 128 + signal.SIGTERM
 
 
 def test_a_part_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", lambda _: None)
-    done = inside.run(tmp_path, "acp")
+    done = cli_in_process.run(tmp_path, "acp")
     assert done.code == 1
     assert "pip install 'holdfast[acp]'" in done.err
 
@@ -96,13 +96,13 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong
     more = ["--profile", "work"] if wrong == "a setting of a profile" else []
     lines = [HELLO, request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []})]
     done = subprocess.run(
-        [*program.PROGRAM, "acp", "--db", str(tmp_path / "store.db"), *more],
-        env=program.environment(tmp_path, OFFLINE | given),
+        [*cli_process.PROGRAM, "acp", "--db", str(tmp_path / "store.db"), *more],
+        env=cli_process.environment(tmp_path, OFFLINE | given),
         input="\n".join(map(json.dumps, lines)),
         capture_output=True,
         check=False,
         encoding="utf-8",
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
     )
     hello, refused = map(json.loads, done.stdout.splitlines())
     assert hello["result"]["protocolVersion"] == 1
@@ -115,7 +115,7 @@ def test_a_start_that_fails_after_the_greeting_is_answered(tmp_path: Path, wrong
 
 @pytest.mark.parametrize("variable", ["", "neither"])
 def test_what_is_wrong_on_the_command_line_is_no_matter_for_an_editor(tmp_path: Path, variable: str) -> None:
-    done = inside.run(tmp_path, "acp", "--profile", "nobody", env={"HOLDFAST_PROFILE": variable})
+    done = cli_in_process.run(tmp_path, "acp", "--profile", "nobody", env={"HOLDFAST_PROFILE": variable})
     assert (done.code, done.out) == (2, "")
     assert "no profile 'nobody'" in done.err
 
@@ -123,8 +123,8 @@ def test_what_is_wrong_on_the_command_line_is_no_matter_for_an_editor(tmp_path: 
 def test_an_editor_that_reads_nothing_more_is_gone_though_it_could_still_say_something(tmp_path: Path) -> None:
     reads, writes = os.pipe()
     with subprocess.Popen(
-        [*program.PROGRAM, "acp"],
-        env=program.environment(tmp_path, OFFLINE),
+        [*cli_process.PROGRAM, "acp"],
+        env=cli_process.environment(tmp_path, OFFLINE),
         stdin=subprocess.PIPE,
         stdout=writes,
     ) as process:
@@ -149,6 +149,6 @@ def test_an_editor_that_reads_nothing_more_is_gone_though_it_could_still_say_som
             outcome = {"outcome": "selected", "optionId": "once"}
             say({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": outcome}})
             pid = tmp_path / "pid"
-            program.wait_until(lambda: pid.exists() and pid.read_text().endswith("\n"))
-        assert process.wait(program.PATIENCE) == 0
-        program.wait_until(lambda: not process_info.exists(int(pid.read_text())))
+            polling.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
+        assert process.wait(cli_process.PATIENCE) == 0
+        polling.until(lambda: not process_info.exists(int(pid.read_text())))

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import NewMessage, SessionDB
-from tests.cli import program, provider, terminal, test_gateway
-from tests.rpc.stage import request
+from tests.cli import test_gateway
+from tests.support import cli_process, polling, provider_process, pty_terminal
+from tests.support.rpc_peers import request
 
 BROKEN = """
 import os
@@ -40,18 +41,18 @@ Env = Mapping[str, str]
 def wait_for_compaction(home: Path) -> None:
     """It is made concurrently with the turns; a program that ends stops it."""
     with SessionDB(home / "data" / "holdfast.db") as db:
-        program.wait_until(lambda: len(db.sessions("talk")) > 1)
+        polling.until(lambda: len(db.sessions("talk")) > 1)
 
 
 def ask_once(home: Path, env: Env) -> None:
     for question in QUESTIONS:
-        done = program.run(home, "--resume", "talk", "-p", question, env=env)
+        done = cli_process.run(home, "--resume", "talk", "-p", question, env=env)
         assert (done.code, done.out.strip()) == (0, ANSWER), done.err
         assert done.err.count("Leases cannot be used") == 1
 
 
 def chat(home: Path, env: Env) -> None:
-    with terminal.opened(home, "--resume", "talk", env=env) as screen:
+    with pty_terminal.opened(home, "--resume", "talk", env=env) as screen:
         for question in QUESTIONS:
             screen.enter(question)
             screen.wait_for(ANSWER)
@@ -62,9 +63,9 @@ def chat(home: Path, env: Env) -> None:
 def piped(home: Path, env: Env, words: str, frames: Sequence[Any], answered: Callable[[Any], bool]) -> None:
     """Send each frame after the one before was answered; then the input ends."""
     with subprocess.Popen(
-        [*program.PROGRAM, *words.split()],
+        [*cli_process.PROGRAM, *words.split()],
         cwd=home,
-        env=program.environment(home, env),
+        env=cli_process.environment(home, env),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -78,7 +79,7 @@ def piped(home: Path, env: Env, words: str, frames: Sequence[Any], answered: Cal
             while not answered(json.loads(line := process.stdout.readline())):
                 assert '"error"' not in line, line
         wait_for_compaction(home)
-        _, said = process.communicate(timeout=program.PATIENCE)
+        _, said = process.communicate(timeout=cli_process.PATIENCE)
         assert process.returncode == 0, said
 
 
@@ -125,7 +126,7 @@ def test_program_without_locks_answers_compacts_and_warns_once(
     tmp_path: Path, drive: Callable[[Path, Env], None], how: str, processes: int
 ) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
-    wanted = f'{test_gateway.SOCKET}[models."{provider.MODEL}"]\nwindow = 12000\n'
+    wanted = f'{test_gateway.SOCKET}[models."{provider_process.MODEL}"]\nwindow = 12000\n'
     (tmp_path / "data" / "config.toml").write_text(wanted, "utf-8")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN, "utf-8")
@@ -137,7 +138,7 @@ def test_program_without_locks_answers_compacts_and_warns_once(
             roles = zip(("user", "assistant"), said, strict=True)
             db.append_messages("talk", [NewMessage(role=role, content=text) for role, text in roles])
         db.bind_route(ROUTE, "talk", version=0)
-    with provider.playing(provider.said(ANSWER)) as played:
+    with provider_process.playing(provider_process.said(ANSWER)) as played:
         env = {"PYTHONPATH": str(tmp_path / "site"), "BROKEN_LOCKS": how, "HOLDFAST_LOG": str(log), **played.env}
         drive(tmp_path, env)
     assert log.read_text("utf-8").count("Leases cannot be used") == processes, log.read_text("utf-8")

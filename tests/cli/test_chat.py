@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.chat import chat
-from tests.cli import provider, terminal
+from tests.support import provider_process, pty_terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 LEAVE = "\x04"
@@ -35,13 +35,13 @@ def _text(content: str | list[dict[str, Any]]) -> str:
 
 
 def test_a_conversation_is_remembered_when_it_goes_on(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("A new conversation")
         screen.enter("My train leaves at 9:40.")
         screen.wait_for("Title: My train leaves at 9:40")
         screen.enter("/quit")
         assert screen.end() == 0
-    with terminal.opened(tmp_path, "--continue", env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "--continue", env=OFFLINE) as screen:
         screen.wait_for("My train leaves at 9:40 · 2 messages")
         screen.wait_for("> My train leaves at 9:40.")
         screen.enter("When does my train leave?")
@@ -50,14 +50,14 @@ def test_a_conversation_is_remembered_when_it_goes_on(tmp_path: Path) -> None:
 
 
 def test_no_key_and_no_server_is_the_offline_model_which_says_so(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, columns=200) as screen:
+    with pty_terminal.opened(tmp_path, columns=200) as screen:
         screen.wait_for("holdfast/offline")
         screen.wait_for("this is the built-in offline model")
         assert screen.leave() == 0
 
 
 def test_whoever_says_nothing_leaves_nothing(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.enter("/new Trip")
         screen.wait_for("A new conversation")
         screen.enter("/status")
@@ -70,7 +70,7 @@ def test_whoever_says_nothing_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("keys", "code"), [(LEAVE, 0), (STOP + STOP, 0), (f"/quit{ENTER}", 0)])
 def test_there_are_three_ways_to_leave(tmp_path: Path, keys: str, code: int) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("> ")
         for key in keys if keys.startswith(STOP) else [keys]:
             screen.type(key)
@@ -81,7 +81,7 @@ def test_there_are_three_ways_to_leave(tmp_path: Path, keys: str, code: int) -> 
 
 
 def test_ctrl_c_takes_a_line_back_and_does_not_leave(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("> ")
         screen.type("never sent")
         screen.wait_for("sent")
@@ -97,8 +97,10 @@ def test_ctrl_c_takes_a_line_back_and_does_not_leave(tmp_path: Path) -> None:
 
 def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once", " upon"), provider.said("Well then.")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(
+            provider_process.said_and_hung("Once", " upon"), provider_process.said("Well then.")
+        ) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         screen.enter("tell me")
         screen.wait_for("Once upon")
@@ -114,8 +116,10 @@ def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
 
 def test_what_is_typed_during_an_answer_waits_for_the_prompt_and_stays_out_of_the_answer(tmp_path: Path) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once"), provider.said("First."), provider.said("Second.")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(
+            provider_process.said_and_hung("Once"), provider_process.said("First."), provider_process.said("Second.")
+        ) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         screen.enter("tell me")
         screen.wait_for("Once")
@@ -130,13 +134,15 @@ def test_what_is_typed_during_an_answer_waits_for_the_prompt_and_stays_out_of_th
 
 
 def test_after_a_kill_the_conversation_goes_on_where_it_was(tmp_path: Path) -> None:
-    with provider.playing(provider.said_and_hung("Once", " upon"), provider.said("A new try.")) as played:
-        with terminal.opened(tmp_path, env=played.env) as screen:
+    with provider_process.playing(
+        provider_process.said_and_hung("Once", " upon"), provider_process.said("A new try.")
+    ) as played:
+        with pty_terminal.opened(tmp_path, env=played.env) as screen:
             screen.enter("tell me")
             screen.wait_for("Once upon")
             screen.process.kill()
             assert screen.end() == -signal.SIGKILL
-        with terminal.opened(tmp_path, "-c", env=played.env) as screen:
+        with pty_terminal.opened(tmp_path, "-c", env=played.env) as screen:
             screen.wait_for("> tell me")
             screen.enter("still there?")
             screen.wait_for("A new try.")
@@ -148,8 +154,8 @@ def test_after_a_kill_the_conversation_goes_on_where_it_was(tmp_path: Path) -> N
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a turn"])
 def test_a_signal_to_leave_closes_cleanly(tmp_path: Path, number: int, busy: bool) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once", " upon")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(provider_process.said_and_hung("Once", " upon")) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         if busy:
             screen.enter("tell me")
@@ -167,15 +173,15 @@ def test_a_signal_to_leave_closes_cleanly(tmp_path: Path, number: int, busy: boo
 @pytest.mark.parametrize(
     ("answer", "sentence"),
     [
-        (provider.refused(401, "Incorrect API key provided"), "key"),
-        (provider.refused(404, "The model does not exist"), "openai/played"),
+        (provider_process.refused(401, "Incorrect API key provided"), "key"),
+        (provider_process.refused(404, "The model does not exist"), "openai/played"),
     ],
     ids=["bad key", "unknown model"],
 )
 def test_a_model_that_refuses_is_a_sentence_and_the_chat_goes_on(tmp_path: Path, answer: Any, sentence: str) -> None:
     with (
-        provider.playing(answer, provider.said("Now it works.")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(answer, provider_process.said("Now it works.")) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         screen.enter("hi")
         screen.wait_for(sentence)
@@ -189,7 +195,7 @@ def test_a_model_that_refuses_is_a_sentence_and_the_chat_goes_on(tmp_path: Path,
 
 
 def test_a_line_may_go_on_and_what_is_pasted_keeps_its_lines(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("> ")
         screen.type(f"one\x1b\rtwo{ENTER}")
         screen.wait_for("Noted")
@@ -201,7 +207,7 @@ def test_a_line_may_go_on_and_what_is_pasted_keeps_its_lines(tmp_path: Path) -> 
 
 
 def test_two_slashes_send_a_line_that_begins_with_one(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.enter("/etc is full")
         screen.wait_for("Unknown command: '/etc'.")
         screen.enter("//etc is full")
@@ -212,7 +218,7 @@ def test_two_slashes_send_a_line_that_begins_with_one(tmp_path: Path) -> None:
 
 def test_tab_completes_and_the_arrow_brings_back_what_was_typed(tmp_path: Path) -> None:
     for keys in (f"/stat\t{ENTER}", f"\x1b[A{ENTER}"):
-        with terminal.opened(tmp_path, env=OFFLINE) as screen:
+        with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
             screen.wait_for("> ")
             screen.type(keys)
             screen.wait_for("conversation  begins with your first message")
@@ -223,7 +229,7 @@ def test_tab_completes_and_the_arrow_brings_back_what_was_typed(tmp_path: Path) 
 
 
 def test_commands_move_between_conversations(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.enter("first words")
         screen.wait_for("Title: first words")
         screen.enter("/new Second one")
@@ -250,10 +256,10 @@ def test_nothing_a_model_or_a_title_says_acts_on_the_terminal(tmp_path: Path) ->
         db.append_message(here, role="user", content=f"asked {EVIL}")
         db.append_message(here, role="assistant", content=f"answered {EVIL}")
     (tmp_path / "evil.txt").write_text(EVIL)
-    call = provider.called("read_file", '{"path": "evil.txt"}', f"said {EVIL}")
+    call = provider_process.called("read_file", '{"path": "evil.txt"}', f"said {EVIL}")
     with (
-        provider.playing(call, provider.said("That", " is", " all.")) as played,
-        terminal.opened(tmp_path, "-c", "--db", tmp_path / "own.db", env=played.env) as screen,
+        provider_process.playing(call, provider_process.said("That", " is", " all.")) as played,
+        pty_terminal.opened(tmp_path, "-c", "--db", tmp_path / "own.db", env=played.env) as screen,
     ):
         screen.wait_for("answered")
         screen.enter("hi")
@@ -270,7 +276,7 @@ def test_nothing_a_model_or_a_title_says_acts_on_the_terminal(tmp_path: Path) ->
     ids=["", "NO_COLOR", "dumb"],
 )
 def test_colour_is_for_terminals_that_want_it(tmp_path: Path, env: dict[str, str], coloured: bool) -> None:
-    with terminal.opened(tmp_path, env={**OFFLINE, **env}) as screen:
+    with pty_terminal.opened(tmp_path, env={**OFFLINE, **env}) as screen:
         screen.enter("/bogus")
         screen.wait_for("Type /help for the list.")
         assert screen.leave() == 0
@@ -280,10 +286,10 @@ def test_colour_is_for_terminals_that_want_it(tmp_path: Path, env: dict[str, str
 @pytest.mark.parametrize("columns", [80, 20])
 def test_lines_of_ours_fit_the_terminal(tmp_path: Path, columns: int) -> None:
     (tmp_path / "notes.txt").write_text("a note that is longer than a narrow terminal is wide, and more\n")
-    call = provider.called("read_file", '{"path": "notes.txt"}')
+    call = provider_process.called("read_file", '{"path": "notes.txt"}')
     with (
-        provider.playing(call, provider.said("ok")) as played,
-        terminal.opened(tmp_path, columns=columns, env=played.env) as screen,
+        provider_process.playing(call, provider_process.said("ok")) as played,
+        pty_terminal.opened(tmp_path, columns=columns, env=played.env) as screen,
     ):
         screen.enter("hi")
         screen.wait_for("✓")
@@ -305,10 +311,10 @@ def test_lines_of_ours_fit_the_terminal(tmp_path: Path, columns: int) -> None:
 )
 def test_any_locale_will_do(tmp_path: Path, env: dict[str, str], mark: str) -> None:
     (tmp_path / "notes.txt").write_text("a note")
-    call = provider.called("read_file", '{"path": "notes.txt"}')
+    call = provider_process.called("read_file", '{"path": "notes.txt"}')
     with (
-        provider.playing(call, provider.said("naïve 漢字")) as played,
-        terminal.opened(tmp_path, env={**played.env, **env}) as screen,
+        provider_process.playing(call, provider_process.said("naïve 漢字")) as played,
+        pty_terminal.opened(tmp_path, env={**played.env, **env}) as screen,
     ):
         screen.enter("hi")
         screen.wait_for(mark)
@@ -318,7 +324,7 @@ def test_any_locale_will_do(tmp_path: Path, env: dict[str, str], mark: str) -> N
 
 def test_a_home_that_cannot_be_written_costs_only_the_history(tmp_path: Path) -> None:
     env = {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}
-    with terminal.opened(tmp_path, "--db", tmp_path / "own.db", env=env) as screen:
+    with pty_terminal.opened(tmp_path, "--db", tmp_path / "own.db", env=env) as screen:
         screen.enter("Keep this note.")
         screen.wait_for("Noted")
         assert screen.leave() == 0

@@ -23,8 +23,7 @@ from holdfast import SessionDB, config, events
 from holdfast.app import compose
 from holdfast.cli import chat, console, one_shot, stdin_text
 from holdfast.runtime import wording
-from tests.cli import inside, program, provider, ready
-from tests.model import server
+from tests.support import cli_in_process, cli_process, cli_zygote, polling, provider_process, replay_server
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 RESULT = {
@@ -44,18 +43,20 @@ RESULT = {
     "truncated",
 }
 
-Ask = Callable[..., program.Run]
+Ask = Callable[..., cli_process.Run]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, asking: ready.Server) -> Ask:
+def ask(tmp_path: Path, asking: cli_zygote.Server) -> Ask:
     """Run the program; `piped` is its standard input."""
 
-    def run(*arguments: str | Path, piped: str | bytes | None = None, env: dict[str, str] | None = None) -> program.Run:
+    def run(
+        *arguments: str | Path, piped: str | bytes | None = None, env: dict[str, str] | None = None
+    ) -> cli_process.Run:
         given = piped.encode() if isinstance(piped, str) else piped
         words = map(str, arguments)
         code, out, err = asking.pipe(tmp_path, *words, piped=given, env=OFFLINE if env is None else env)
-        return program.Run(code, out.decode(), err.decode())
+        return cli_process.Run(code, out.decode(), err.decode())
 
     return run
 
@@ -75,7 +76,7 @@ def _text(content: str | list[dict[str, Any]]) -> str:
 def narrow(home: Path, window: int) -> None:
     """Let the model that is played have so small a window."""
     (home / "data").mkdir(exist_ok=True)
-    (home / "data" / "config.toml").write_text(f'[models."{provider.MODEL}"]\nwindow = {window}\n', "utf-8")
+    (home / "data" / "config.toml").write_text(f'[models."{provider_process.MODEL}"]\nwindow = {window}\n', "utf-8")
 
 
 def compactions(home: Path) -> int:
@@ -89,9 +90,9 @@ def compactions(home: Path) -> int:
 
 
 def test_the_offline_model_remembers_over_processes(tmp_path: Path) -> None:
-    first = program.run(tmp_path, "-p", "My train leaves at 9:40.", env=OFFLINE)
+    first = cli_process.run(tmp_path, "-p", "My train leaves at 9:40.", env=OFFLINE)
     assert (first.code, first.err) == (0, "")
-    second = program.run(tmp_path, "-c", "-p", "When does my train leave?", env=OFFLINE)
+    second = cli_process.run(tmp_path, "-c", "-p", "When does my train leave?", env=OFFLINE)
     assert second.code == 0
     assert "9:40" in second.out
 
@@ -153,7 +154,7 @@ def test_wrong_use_is_one_sentence_and_leaves_nothing(
 def test_a_pipe_that_stays_silent_does_not_hold_up_a_message(tmp_path: Path) -> None:
     process = piped(tmp_path, "-p", "hello")
     try:
-        assert process.wait(program.PATIENCE) == 0  # its standard input is open still
+        assert process.wait(cli_process.PATIENCE) == 0  # its standard input is open still
         assert process.stderr is not None
         assert process.stderr.read().decode() == f"{stdin_text.SILENT}\n"
     finally:
@@ -167,8 +168,8 @@ def test_what_has_begun_to_come_is_waited_for(tmp_path: Path, arguments: list[st
     assert process.stdin is not None
     process.stdin.write(b"first")
     process.stdin.flush()
-    program.wait_until(lambda: waiting(process) == 0)
-    process.communicate(b" last", program.PATIENCE)
+    polling.until(lambda: waiting(process) == 0)
+    process.communicate(b" last", cli_process.PATIENCE)
     assert process.returncode == 0
     assert log(tmp_path)[0] == ("user", message)
 
@@ -176,8 +177,8 @@ def test_what_has_begun_to_come_is_waited_for(tmp_path: Path, arguments: list[st
 def piped(home: Path, *arguments: str) -> subprocess.Popen[bytes]:
     """The program with a standard input that stays open until somebody closes it."""
     return subprocess.Popen(
-        [*program.PROGRAM, *arguments],
-        env=program.environment(home, OFFLINE),
+        [*cli_process.PROGRAM, *arguments],
+        env=cli_process.environment(home, OFFLINE),
         cwd=home,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -212,8 +213,8 @@ def test_a_conversation_is_found_by_part_of_its_title_and_near_ones_are_offered(
         for name, title in (("a", "Second one"), ("b", "Third one"), ("c", "Porto")):
             db.create_session(name, source="test", title=title)
 
-    def told(*arguments: str) -> program.Run:
-        return inside.run(tmp_path, *arguments, env=OFFLINE)
+    def told(*arguments: str) -> cli_process.Run:
+        return cli_in_process.run(tmp_path, *arguments, env=OFFLINE)
 
     found = told("-r", "second", "-p", "more", "--output-format", "json")
     assert found.data["conversation_id"] == "a"
@@ -251,15 +252,15 @@ def test_the_store_that_was_named_is_used(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_text_is_what_was_said_to_the_letter(ask: Ask) -> None:
-    with provider.playing(provider.said("a\tb\r\n", "\x1b[31m", "漢字\n\n")) as played:
+    with provider_process.playing(provider_process.said("a\tb\r\n", "\x1b[31m", "漢字\n\n")) as played:
         done = ask("-p", "x", env=played.env)
     assert done == (0, "a\tb\r\n\x1b[31m漢字\n\n", "")
 
 
 def test_text_ends_with_a_line_and_work_is_told_beside_it(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the note")
-    call = provider.called("read_file", '{"path": "notes.txt"}', "Let me look.")
-    with provider.playing(call, provider.said("Found", " it.")) as played:
+    call = provider_process.called("read_file", '{"path": "notes.txt"}', "Let me look.")
+    with provider_process.playing(call, provider_process.said("Found", " it.")) as played:
         done = ask("-p", "x", env=played.env)
     assert (done.code, done.out) == (0, "Let me look.\nFound it.\n")
     assert done.err == '-> read_file {"path": "notes.txt"}\nok: read_file  1 the note\n'
@@ -285,7 +286,7 @@ def test_what_waited_is_answered_first_and_is_not_the_answer(ask: Ask, tmp_path:
 
 
 def test_json_is_the_whole_result(ask: Ask) -> None:
-    with provider.playing(provider.said("Hello", " you.")) as played:
+    with provider_process.playing(provider_process.said("Hello", " you.")) as played:
         done = ask("-p", "hi", "--output-format", "json", env=played.env)
     assert (done.code, done.err) == (0, "")
     assert set(done.data) == RESULT
@@ -296,7 +297,7 @@ def test_json_is_the_whole_result(ask: Ask) -> None:
 
 
 def test_stream_json_is_an_event_a_line_and_the_result_last(ask: Ask) -> None:
-    with provider.playing(provider.said("Hello", " \x9b you.")) as played:
+    with provider_process.playing(provider_process.said("Hello", " \x9b you.")) as played:
         done = ask("-p", "hi", "--output-format", "stream-json", env=played.env)
     assert (done.code, done.err) == (0, "")
     assert done.out.isascii()
@@ -310,7 +311,7 @@ def test_stream_json_is_an_event_a_line_and_the_result_last(ask: Ask) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])
 def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path, form: str) -> None:
-    with provider.playing(provider.refused(401, "Incorrect API key")) as played:
+    with provider_process.playing(provider_process.refused(401, "Incorrect API key")) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
     assert done.code == 1
     assert "Traceback" not in done.err
@@ -326,21 +327,21 @@ def test_a_model_that_fails_is_exit_1_and_one_sentence(ask: Ask, tmp_path: Path,
 
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])
 def test_an_answer_that_is_not_whole_is_said_to_be_so(ask: Ask, form: str) -> None:
-    with provider.playing(provider.said_and_cut("Once upon")) as played:
+    with provider_process.playing(provider_process.said_and_cut("Once upon")) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
     assert (done.code, done.err) == (0, f"{wording.CUT_OFF}\n")
     assert done.out == "Once upon\n" or form != "text"
 
 
 def test_an_answer_cut_before_its_first_word_is_none(ask: Ask) -> None:
-    with provider.playing(provider.said_and_cut()) as played:
+    with provider_process.playing(provider_process.said_and_cut()) as played:
         assert ask("-p", "hi", env=played.env) == (1, "", f"holdfast: {wording.CUT_OFF}\n")
 
 
 @pytest.mark.parametrize("words", [[], [" \n"]])
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])
 def test_a_blank_answer_is_said_to_be_one_and_is_exit_1(ask: Ask, form: str, words: list[str]) -> None:
-    with provider.playing(provider.said(*words)) as played:
+    with provider_process.playing(provider_process.said(*words)) as played:
         done = ask("-p", "hi", "--output-format", form, env=played.env)
     assert (done.code, done.err) == (1, f"holdfast: {wording.EMPTY_REPLY}\n")
     assert done.out.strip() == "" or form != "text"
@@ -368,8 +369,8 @@ def test_what_cannot_begin_is_one_sentence(
 
 
 def test_openai_base_url_is_used_without_a_key(ask: Ask) -> None:
-    listed = server.refusal(200, {"object": "list", "data": [{"id": "played", "object": "model"}]})
-    with provider.playing(listed, provider.said("Hello.")) as played:
+    listed = replay_server.refusal(200, {"object": "list", "data": [{"id": "played", "object": "model"}]})
+    with provider_process.playing(listed, provider_process.said("Hello.")) as played:
         url = {"OPENAI_BASE_URL": f"{played.url}/v1"}
         done = ask("-p", "hi", env=url)
         assert (done.code, done.out) == (0, "Hello.\n"), done.err
@@ -380,7 +381,7 @@ def test_openai_base_url_is_used_without_a_key(ask: Ask) -> None:
 
 
 def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask: Ask, tmp_path: Path) -> None:
-    with provider.playing(provider.said("Hello.")) as played:
+    with provider_process.playing(provider_process.said("Hello.")) as played:
         sentence = ask("-p", "hi", "--max-cost", "1", env=played.env).sentence
         assert sentence == (
             "holdfast: The price of openai/played is not known, so the cost limit (`--max-cost`, `limits.cost`) cannot "
@@ -400,14 +401,19 @@ def test_max_cost_without_a_known_price_is_refused_before_anything_is_asked(ask:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (provider.refused(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
-        (server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
-        (server.refusal(200, b"<html>"), "the response is not a list of models."),
-        (server.Answer(cut=True), "closed the connection without an answer"),
+        (
+            provider_process.refused(401, "No key"),
+            "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key.",
+        ),
+        (replay_server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
+        (replay_server.refusal(200, b"<html>"), "the response is not a list of models."),
+        (replay_server.Answer(cut=True), "closed the connection without an answer"),
     ],
 )
-def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answer: server.Answer, why: str) -> None:
-    with provider.playing(answer) as played:
+def test_openai_base_url_that_lists_no_model_says_what_is_missing(
+    ask: Ask, answer: replay_server.Answer, why: str
+) -> None:
+    with provider_process.playing(answer) as played:
         sentence = ask("-p", "hi", env={"OPENAI_BASE_URL": f"{played.url}/v1"}).sentence
     assert why in sentence
     assert sentence.endswith(
@@ -419,7 +425,7 @@ def test_openai_base_url_that_lists_no_model_says_what_is_missing(ask: Ask, answ
 def test_turns_of_one_message_each_compact_like_any_other(ask: Ask, tmp_path: Path, form: str) -> None:
     narrow(tmp_path, 12_000)
     long = "The boats stay in the harbour at pier seven. " * 180
-    with provider.playing(provider.said(long)) as played:
+    with provider_process.playing(provider_process.said(long)) as played:
         for number in range(9):
             goes_on = ["-c"] if number else []
             done = ask(*goes_on, "-p", f"What about pier {number}?", "--output-format", form, env=played.env)
@@ -440,7 +446,7 @@ def test_turns_of_one_message_each_compact_like_any_other(ask: Ask, tmp_path: Pa
 def test_a_message_that_does_not_fit_is_reported_with_what_was_sent(ask: Ask, tmp_path: Path, form: str) -> None:
     narrow(tmp_path, 12_000)
     pasted = "The boats stay in the harbour at pier seven. " * 5_267
-    with provider.playing(provider.said("Noted.")) as played:
+    with provider_process.playing(provider_process.said("Noted.")) as played:
         done = ask("-p", "--output-format", form, piped=pasted, env=played.env)
     assert done.code == 0
     if form == "text":
@@ -466,9 +472,9 @@ def test_a_log_is_kept_only_where_that_was_asked_for(ask: Ask, tmp_path: Path) -
 def begun(home: Path, env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     """The program, once the first words of the answer are there."""
     process = subprocess.Popen(
-        [*program.PROGRAM, "-p", "hi", *arguments],
+        [*cli_process.PROGRAM, "-p", "hi", *arguments],
         cwd=home,
-        env=program.environment(home, env),
+        env=cli_process.environment(home, env),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -481,10 +487,10 @@ def begun(home: Path, env: dict[str, str], *arguments: str) -> subprocess.Popen[
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path, number: int, code: int) -> None:
-    with provider.playing(provider.said_and_hung("Once", " upon")) as played:
+    with provider_process.playing(provider_process.said_and_hung("Once", " upon")) as played:
         process = begun(tmp_path, played.env)
         process.send_signal(number)
-        out, said = process.communicate(timeout=program.PATIENCE)
+        out, said = process.communicate(timeout=cli_process.PATIENCE)
     assert (process.returncode, said) == (code, "Interrupted.\n")
     assert out.strip() in ("", "upon")
     (user, reply) = log(tmp_path)
@@ -494,17 +500,17 @@ def test_a_signal_ends_it_and_what_was_said_stays(tmp_path: Path, number: int, c
 
 @pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGHUP, "stream-json")])
 def test_a_signal_of_the_system_leaves_a_whole_document(tmp_path: Path, number: int, form: str) -> None:
-    with provider.playing(provider.said_and_hung("Once")) as played:
+    with provider_process.playing(provider_process.said_and_hung("Once")) as played:
         process = subprocess.Popen(
-            [*program.PROGRAM, "-p", "hi", "--output-format", form],
+            [*cli_process.PROGRAM, "-p", "hi", "--output-format", form],
             cwd=tmp_path,
-            env=program.environment(tmp_path, played.env),
+            env=cli_process.environment(tmp_path, played.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
         )
-        program.wait_until(lambda: len(played.asked) > 0)
+        polling.until(lambda: len(played.asked) > 0)
         process.send_signal(number)
-        out, _ = process.communicate(timeout=program.PATIENCE)
+        out, _ = process.communicate(timeout=cli_process.PATIENCE)
     assert process.returncode == 128 + number
     last = json.loads(out if form == "json" else out.splitlines()[-1])
     result = last if form == "json" else last["result"]
@@ -530,10 +536,10 @@ def test_a_signal_before_the_turn_leaves_a_whole_document(
 
 
 def test_after_a_kill_the_conversation_goes_on(ask: Ask, tmp_path: Path) -> None:
-    with provider.playing(provider.said_and_hung("Once", " upon")) as played:
+    with provider_process.playing(provider_process.said_and_hung("Once", " upon")) as played:
         process = begun(tmp_path, played.env)
         process.kill()
-        process.communicate(timeout=program.PATIENCE)
+        process.communicate(timeout=cli_process.PATIENCE)
     assert process.returncode == -signal.SIGKILL
     assert ask("-c", "-p", "still there?").code == 0
     roles = [role for role, _ in log(tmp_path)]
@@ -541,11 +547,11 @@ def test_after_a_kill_the_conversation_goes_on(ask: Ask, tmp_path: Path) -> None
 
 
 def test_a_reader_that_leaves_stops_the_turn(tmp_path: Path) -> None:
-    with provider.playing(provider.said_and_hung("Once", *[" upon a time" * 100] * 200)) as played:
+    with provider_process.playing(provider_process.said_and_hung("Once", *[" upon a time" * 100] * 200)) as played:
         process = begun(tmp_path, played.env)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(program.PATIENCE) == 0
+        assert process.wait(cli_process.PATIENCE) == 0
         assert process.stderr is not None
         assert process.stderr.read() == ""
         process.stderr.close()
@@ -558,7 +564,7 @@ def test_a_reader_that_leaves_stops_the_turn(tmp_path: Path) -> None:
 def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
     code = "import sys; sys.argv[1:] = ['-p', 'hi']\nimport holdfast.cli\n"
     code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
-    env = program.environment(tmp_path, OFFLINE)
+    env = cli_process.environment(tmp_path, OFFLINE)
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=env,
@@ -575,7 +581,7 @@ def test_one_message_loads_no_part_of_the_chat(tmp_path: Path) -> None:
 
 def test_a_message_may_be_larger_than_a_pipe(tmp_path: Path) -> None:
     process = piped(tmp_path, "-p", "x")
-    process.communicate(b"line\n" * 50_000, program.PATIENCE)
+    process.communicate(b"line\n" * 50_000, cli_process.PATIENCE)
     assert process.returncode == 0
     assert len(log(tmp_path)[0][1]) == len("x\n\n") + 250_000 - 1
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import session_choice
-from tests.cli import ready, terminal
+from tests.support import cli_zygote, pty_terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 ENTER, ESCAPE, CTRL_C, DOWN = "\r", "\x1b", "\x03", "\x1b[B"
@@ -58,7 +58,7 @@ def test_what_was_said_is_found_and_nothing_that_cannot_be_searched_for_is_an_er
 
 
 def test_what_is_typed_finds_it_and_enter_takes_it(store: Path, tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
         screen.wait_for("Which conversation?")
         screen.wait_for("1 of 20")
         screen.type("id01")
@@ -72,7 +72,7 @@ def test_what_is_typed_finds_it_and_enter_takes_it(store: Path, tmp_path: Path) 
 def test_whoever_leaves_the_list_leaves_with_130_and_changes_nothing(store: Path, tmp_path: Path, key: str) -> None:
     with SessionDB(store) as db:
         before = db.list_sessions()
-    with terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
         screen.wait_for("1 of 20")
         screen.type(f"Trip{key}")
         assert screen.end() == 130
@@ -83,7 +83,7 @@ def test_whoever_leaves_the_list_leaves_with_130_and_changes_nothing(store: Path
 
 
 def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
+    with pty_terminal.opened(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
         screen.wait_for("  1  ")
         screen.wait_for("Trip 20")
         screen.wait_for("Conversation (number")
@@ -93,12 +93,12 @@ def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
 
 def test_without_conversations_that_is_said(tmp_path: Path) -> None:
     SessionDB(tmp_path / "empty.db").close()
-    with terminal.opened(tmp_path, "--resume", "--db", tmp_path / "empty.db", env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "--resume", "--db", tmp_path / "empty.db", env=OFFLINE) as screen:
         assert screen.end() == 1
         assert "There are no conversations yet." in screen.shown
 
 
-def test_without_a_terminal_it_is_wrong_use(store: Path, tmp_path: Path, waiting: ready.Server) -> None:
+def test_without_a_terminal_it_is_wrong_use(store: Path, tmp_path: Path, waiting: cli_zygote.Server) -> None:
     done = waiting.run(tmp_path, "--resume", env=OFFLINE)
     assert done.code == 2
     assert "needs a terminal" in done.sentence

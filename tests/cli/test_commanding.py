@@ -13,18 +13,18 @@ import pytest
 from holdfast import SessionDB
 from holdfast.agent import commands
 from holdfast.app import models
-from tests.cli import inside, program, provider
+from tests.support import cli_in_process, cli_process, polling, provider_process
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
-Ask = Callable[..., program.Run]
+Ask = Callable[..., cli_process.Run]
 # What means something only while somebody goes on talking.
 CHATS = {"quit", "stop", "steer", "queue", "approve", "deny", "new", "reset", "resume"}
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Ask:
-    def run(*arguments: str, piped: bytes | None = None, **env: str) -> program.Run:
-        return inside.run(tmp_path, *arguments, piped=piped, env={**OFFLINE, **env})
+    def run(*arguments: str, piped: bytes | None = None, **env: str) -> cli_process.Run:
+        return cli_in_process.run(tmp_path, *arguments, piped=piped, env={**OFFLINE, **env})
 
     return run
 
@@ -191,19 +191,19 @@ def test_what_would_be_gone_with_the_program_is_refused(ask: Ask, tmp_path: Path
 
 
 def test_ctrl_c_stops_it_with_130_and_nothing_is_changed(talk: Path, tmp_path: Path) -> None:
-    with provider.playing(provider.said_and_hung("Once")) as played:
+    with provider_process.playing(provider_process.said_and_hung("Once")) as played:
         process = subprocess.Popen(
-            [*program.PROGRAM, "-c", "-p", "/compact here 1", "--output-format", "json"],
+            [*cli_process.PROGRAM, "-c", "-p", "/compact here 1", "--output-format", "json"],
             cwd=tmp_path,
-            env=program.environment(tmp_path, played.env),
+            env=cli_process.environment(tmp_path, played.env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
         )
-        program.wait_until(lambda: played.asked)
+        polling.until(lambda: played.asked)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=program.PATIENCE)
+        out, err = process.communicate(timeout=cli_process.PATIENCE)
     assert process.returncode == 130
     assert err.endswith("Interrupted.\n")
     assert json.loads(out)["interrupted"]

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import program, shell_completion
-from tests.cli import program as running
 from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process as running
 
 Holdfast = Callable[..., running.Run]
 

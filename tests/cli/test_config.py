@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import config, errors, file_modes
 from holdfast.model import providers
-from tests.cli import ready
+from tests.support import cli_zygote
 
 
 def test_without_variables_the_data_directory_of_the_system_is_used() -> None:
@@ -104,7 +104,9 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path))
 
 
-def test_the_program_says_what_is_wrong_with_a_file_and_leaves_with_2(tmp_path: Path, waiting: ready.Server) -> None:
+def test_the_program_says_what_is_wrong_with_a_file_and_leaves_with_2(
+    tmp_path: Path, waiting: cli_zygote.Server
+) -> None:
     (tmp_path / "config.toml").write_text("colour = true", encoding="utf-8")
     ran = waiting.run(tmp_path, "sessions", "list", env={"HOLDFAST_HOME": str(tmp_path)})
     assert ran.code == 2

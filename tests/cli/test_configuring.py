@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import config, errors
 from holdfast.cli import config_check
-from tests.cli import every, inside, program
+from tests.support import cli_commands, cli_in_process, cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 WRONG = """\
 modell = "x"
 model = "nobody/some-model"
@@ -54,8 +54,8 @@ limits = { steps = "many" }
 def holdfast(tmp_path: Path) -> Holdfast:
     """The program, without a process of its own."""
 
-    def run(*arguments: str, **env: str) -> program.Run:
-        return inside.run(tmp_path, *arguments, env=env)
+    def run(*arguments: str, **env: str) -> cli_process.Run:
+        return cli_in_process.run(tmp_path, *arguments, env=env)
 
     return run
 
@@ -160,12 +160,12 @@ def test_what_is_refused_is_a_mistake_and_the_other_way_round(tmp_path: Path, te
 MENDING = {("config", "path"), ("config", "check"), ("config", "edit"), ("completion",), ("tour",), ("doctor",)}
 
 
-@pytest.mark.parametrize("command", sorted(every.commands() - MENDING), ids=" ".join)
+@pytest.mark.parametrize("command", sorted(cli_commands.commands() - MENDING), ids=" ".join)
 def test_every_command_refuses_a_wrong_file_alike_and_says_what_finds_all_mistakes(
     home: Path, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     (home / "config.toml").write_text(WRONG, "utf-8")
-    done = inside.run(tmp_path, *command)
+    done = cli_in_process.run(tmp_path, *command)
     assert done.code == 2
     assert done.sentence.startswith(f"holdfast: {home / 'config.toml'}: ")
     assert done.sentence.endswith(" Run `holdfast config check` to list all mistakes.")
@@ -173,14 +173,14 @@ def test_every_command_refuses_a_wrong_file_alike_and_says_what_finds_all_mistak
 
 
 def test_the_help_names_where_the_options_of_the_chat_are(tmp_path: Path) -> None:
-    assert "holdfast chat --help" in inside.run(tmp_path, "--help").out
+    assert "holdfast chat --help" in cli_in_process.run(tmp_path, "--help").out
 
 
 def test_what_mends_a_wrong_file_or_needs_none_works(tmp_path: Path, home: Path) -> None:
     (home / "config.toml").write_text(WRONG, "utf-8")
     for works in (["config", "path"], ["completion", "bash"], ["--help"], ["tour", "--help"], ["config", "show", "-h"]):
-        assert inside.run(tmp_path, *works).code == 0, works
-    assert inside.run(tmp_path, "config", "check").code == 1
+        assert cli_in_process.run(tmp_path, *works).code == 0, works
+    assert cli_in_process.run(tmp_path, "config", "check").code == 1
 
 
 # --- where values come from ----------------------------------------------------------------------------

@@ -12,10 +12,9 @@ import psycopg
 import pytest
 
 from holdfast import SessionDB, fault_points
-from tests import postgres
-from tests.cli import inside, program
+from tests.support import cli_in_process, cli_process, postgres
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 SECRET = "hunter2-of-nobody"
 
 
@@ -23,8 +22,8 @@ SECRET = "hunter2-of-nobody"
 def holdfast(tmp_path: Path) -> Holdfast:
     """The program within this process: loading what a server needs would take longer than most of what is asked."""
 
-    def run(*arguments: str | Path, **env: str) -> program.Run:
-        return inside.run(tmp_path, *map(str, arguments), env=env)
+    def run(*arguments: str | Path, **env: str) -> cli_process.Run:
+        return cli_in_process.run(tmp_path, *map(str, arguments), env=env)
 
     return run
 

@@ -12,9 +12,9 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import demo
-from tests.cli import program
+from tests.support import cli_process, polling
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 @pytest.mark.parametrize(("processes", "rounds"), [(3, 1), (6, 3)])
@@ -79,21 +79,21 @@ def test_a_directory_that_cannot_be_used_is_an_error(holdfast: Holdfast, tmp_pat
 
 
 def test_ended_from_outside_it_still_cleans_up(tmp_path: Path) -> None:
-    process = program.start(tmp_path, "demo", "--rounds", "100")
-    program.wait_until(lambda: list(tmp_path.glob("*/naive.db")) or process.poll() is not None)
+    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
+    polling.until(lambda: list(tmp_path.glob("*/naive.db")) or process.poll() is not None)
     os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=program.PATIENCE) == ("", "")
+    assert process.communicate(timeout=cli_process.PATIENCE) == ("", "")
     assert process.returncode == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
 
 
-@program.needs_proc
+@cli_process.needs_proc
 def test_a_killed_process_ends_the_race_with_an_error(tmp_path: Path) -> None:
-    process = program.start(tmp_path, "demo", "--rounds", "100")
-    program.wait_until(lambda: len(program.racers(process)) == 6)
-    os.kill(program.racers(process)[0], signal.SIGKILL)
-    out, err = process.communicate(timeout=program.PATIENCE)
-    assert program.Run(process.returncode, out, err).sentence.endswith("Run `holdfast demo` again.")
+    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
+    polling.until(lambda: len(cli_process.racers(process)) == 6)
+    os.kill(cli_process.racers(process)[0], signal.SIGKILL)
+    out, err = process.communicate(timeout=cli_process.PATIENCE)
+    assert cli_process.Run(process.returncode, out, err).sentence.endswith("Run `holdfast demo` again.")
     assert process.returncode == 1
     assert list(tmp_path.iterdir()) == []
 

@@ -18,10 +18,10 @@ from holdfast import SessionDB
 from holdfast.cli import doctor_checks
 from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
-from tests.cli import program
 from tests.cli.conftest import TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def damaged(path: Path, *statements: str) -> None:
@@ -116,7 +116,7 @@ def advised(holdfast: Holdfast, path: Path, backup: Path) -> str:
     """The command line that doctor gives to who has a backup, as a shell takes it."""
     (advice, *_) = [each["next"] for each in holdfast("doctor", "--json", "--db", path).data["findings"]]
     line = advice.split("With a backup: `")[1].split("`")[0]
-    program_here = " ".join(shlex.quote(part) for part in program.PROGRAM)
+    program_here = " ".join(shlex.quote(part) for part in cli_process.PROGRAM)
     return f"{line} --yes".replace("BACKUP", shlex.quote(str(backup))).replace(
         "holdfast restore", f"{program_here} restore"
     )
@@ -133,7 +133,7 @@ def test_advice_for_who_has_a_backup_leads_to_a_sound_store(
         trip.write_bytes(b"\xff" * 4096 + trip.read_bytes()[4096:])
     before = trip.read_bytes()
     line = advised(holdfast, trip, tmp_path / "copy.db")
-    done = subprocess.run(line, shell=True, env=program.environment(tmp_path), capture_output=True, check=False)
+    done = subprocess.run(line, shell=True, env=cli_process.environment(tmp_path), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     after = holdfast("doctor", "--json", "--db", trip).data
     assert (after["ok"], after["report"]["messages"]) == (True, 10)
@@ -253,7 +253,7 @@ def test_leases_are_told_by_holder_and_state(holdfast: Holdfast, trip: Path) -> 
 
 
 def test_progress_is_shown_to_who_watches_and_taken_away(trip: Path, tmp_path: Path) -> None:
-    shown = program.run_in_terminal(tmp_path, "doctor", "--db", trip, columns=80, env={"NO_COLOR": "1"})
+    shown = cli_process.run_in_terminal(tmp_path, "doctor", "--db", trip, columns=80, env={"NO_COLOR": "1"})
     assert "checking 10 of 10 messages\r\x1b[K" in shown.out
     assert shown.code == 0
 
@@ -336,7 +336,7 @@ def test_table_that_differs_is_told_of_and_left_alone(holdfast: Holdfast, trip: 
 # --- what was left behind ------------------------------------------------------------------------------------
 
 
-@program.needs_proc
+@cli_process.needs_proc
 def test_processes_that_use_the_store_are_named(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip):
         data = holdfast("doctor", "--json", "--db", trip).data
@@ -344,7 +344,7 @@ def test_processes_that_use_the_store_are_named(holdfast: Holdfast, trip: Path) 
         assert f"used by     process {os.getpid()}: " in holdfast("doctor", "--db", trip).out
 
 
-@program.needs_proc
+@cli_process.needs_proc
 def test_process_with_a_file_that_was_replaced_is_told_of(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     holdfast("backup", tmp_path / "copy.db", "--db", trip)
     with SessionDB(trip):

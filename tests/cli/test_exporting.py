@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program
 from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def test_what_is_exported_comes_in_elsewhere_and_is_exported_the_same(
@@ -37,11 +37,11 @@ def test_what_is_exported_comes_in_elsewhere_and_is_exported_the_same(
 def test_a_pipe_from_one_to_the_other_needs_no_file(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     lines = holdfast("sessions", "export", "Trip to Lisbon", "--db", trip).out
     done = subprocess.run(
-        [*program.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"],
+        [*cli_process.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"],
         input=lines.encode(),
-        env=program.environment(tmp_path),
+        env=cli_process.environment(tmp_path),
         capture_output=True,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=True,
     )
     assert done.stdout == b"1 imported; 8 messages imported.\n"
@@ -52,9 +52,9 @@ def test_the_bytes_do_not_depend_on_the_terminal(holdfast: Holdfast, tmp_path: P
     with SessionDB(path) as db:
         db.create_session("words", source="test")
         db.append_message("words", role="user", content="naïve 語 \x9b")
-    run = [*program.PROGRAM, "sessions", "export", "words", "--db", path]
-    env = program.environment(tmp_path, {"PYTHONIOENCODING": "ascii"})
-    done = subprocess.run(run, env=env, capture_output=True, timeout=program.PATIENCE, check=True)
+    run = [*cli_process.PROGRAM, "sessions", "export", "words", "--db", path]
+    env = cli_process.environment(tmp_path, {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(run, env=env, capture_output=True, timeout=cli_process.PATIENCE, check=True)
     assert "naïve 語 \x9b".encode() in done.stdout
 
 
@@ -64,7 +64,7 @@ def test_a_terminal_is_shown_nothing_that_steers_it(tmp_path: Path) -> None:
         db.create_session("words", source="test")
         db.append_message("words", role="user", content="\x1b[2J \x9b2J \u202e")
     for form in ("jsonl", "markdown", "html"):
-        shown = program.run_in_terminal(
+        shown = cli_process.run_in_terminal(
             tmp_path, "sessions", "export", "words", "--format", form, "--db", path, columns=80
         )
         assert shown.code == 0
@@ -120,8 +120,8 @@ def test_a_device_is_written_to_and_never_replaced(holdfast: Holdfast, trip: Pat
 
 
 def test_a_pipe_by_its_name_is_written_to_and_may_close(trip: Path, tmp_path: Path) -> None:
-    run = [*program.PROGRAM, "sessions", "export", "--all", "--db", trip, "-o", "/dev/stdout"]
-    done = subprocess.run(run, env=program.environment(tmp_path), capture_output=True, timeout=120, check=True)
+    run = [*cli_process.PROGRAM, "sessions", "export", "--all", "--db", trip, "-o", "/dev/stdout"]
+    done = subprocess.run(run, env=cli_process.environment(tmp_path), capture_output=True, timeout=120, check=True)
     assert done.stdout.count(b"\n") > 20
     assert done.stderr == b"3 conversations with 10 messages written to /dev/stdout.\n"
 
@@ -171,8 +171,8 @@ def test_attachments_come_along_in_a_folder_beside_the_file(holdfast: Holdfast, 
 def test_a_pipe_says_that_it_carries_no_attachments(holdfast: Holdfast, album: Path, tmp_path: Path) -> None:
     done = holdfast("sessions", "export", "album", "--db", album)
     assert done.err == "2 attachments (404 B) not exported: use -o to export them.\n"
-    run = [*program.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"]
-    env = program.environment(tmp_path)
+    run = [*cli_process.PROGRAM, "sessions", "import", "-", "--db", tmp_path / "other.db"]
+    env = cli_process.environment(tmp_path)
     came = subprocess.run(run, input=done.out.encode(), env=env, capture_output=True, timeout=120, check=True)
     assert came.stdout == b"1 imported; 1 message imported.\n"
     *each, remedy = came.stderr.decode().splitlines()
@@ -181,11 +181,11 @@ def test_a_pipe_says_that_it_carries_no_attachments(holdfast: Holdfast, album: P
 
 
 def test_a_shell_that_gives_a_pipe_for_a_file_is_no_trap(album: Path, tmp_path: Path) -> None:
-    holdfast = " ".join(map(str, program.PROGRAM))
+    holdfast = " ".join(map(str, cli_process.PROGRAM))
     command = (
         f"{holdfast} sessions import <({holdfast} sessions export album --db {album}) --db {tmp_path / 'other.db'}"
     )
-    env = program.environment(tmp_path)
+    env = cli_process.environment(tmp_path)
     done = subprocess.run(["bash", "-c", command], env=env, capture_output=True, timeout=120, check=True)
     assert done.stdout == b"1 imported; 1 message imported.\n"
 

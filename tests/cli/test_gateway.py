@@ -23,9 +23,9 @@ from holdfast.gateway import gateway, settings
 from holdfast.gateway.platforms.http import server
 from holdfast.store.mail import contacts, queue_status
 from tests import test_guide
-from tests.cli import program, provider
+from tests.support import cli_process, polling, provider_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_guessing_codes_is_stopped_though_each_guess_is_a_process(home: Path, ho
     for guess in range(contacts.MAX_FAILURES - 1):
         assert holdfast("gateway", "pair", f"WRONG{guess}").code == 1
     # The last one in a process of its own, whatever the others were.
-    assert "Try again in 60 minutes" in program.run(home, "gateway", "pair", "WRONG").sentence
+    assert "Try again in 60 minutes" in cli_process.run(home, "gateway", "pair", "WRONG").sentence
     done = holdfast("gateway", "pair", code)
     assert done.code == 1
     assert "Too many wrong pairing codes" in done.sentence
@@ -260,7 +260,7 @@ class Gate:
     def say(self, text: str, **more: str) -> dict[str, Any]:
         """The reply to a line."""
         with socket.socket(socket.AF_UNIX) as talking:
-            talking.settimeout(program.PATIENCE)
+            talking.settimeout(cli_process.PATIENCE)
             talking.connect(self.path)
             talking.sendall(json.dumps({"text": text, **more}).encode() + b"\n")
             with talking.makefile("rb") as lines:
@@ -276,15 +276,15 @@ class Gate:
     def stop(self, number: int) -> tuple[int, list[str]]:
         """The exit code, and the lines of its log."""
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=program.PATIENCE)
+        _, err = self.process.communicate(timeout=cli_process.PATIENCE)
         return self.process.returncode, err.splitlines()
 
 
 @contextmanager
 def running(home: Path, *arguments: str, **env: str) -> Iterator[Gate]:
-    given = program.environment(home, env if "HOLDFAST_MODEL" in env else {"HOLDFAST_MODEL": "offline", **env})
+    given = cli_process.environment(home, env if "HOLDFAST_MODEL" in env else {"HOLDFAST_MODEL": "offline", **env})
     with subprocess.Popen(
-        [*program.PROGRAM, "gateway", *arguments],
+        [*cli_process.PROGRAM, "gateway", *arguments],
         cwd=home,
         env=given,
         stdin=subprocess.DEVNULL,
@@ -304,7 +304,7 @@ def told(home: Path) -> Iterator[tuple[str, Callable[[], str]]]:
     path = str(home / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind(path)
-        heard.settimeout(program.PATIENCE)
+        heard.settimeout(cli_process.PATIENCE)
         yield path, lambda: heard.recv(4096).decode()
 
 
@@ -337,7 +337,7 @@ def test_it_gives_signs_of_life_where_somebody_wants_them(home: Path) -> None:
 )
 def test_log_has_no_key_of_a_request_url(home: Path, level: tuple[str, ...], requests: bool) -> None:
     log = home / "log"
-    with provider.playing(provider.said("Hello.")) as played:
+    with provider_process.playing(provider_process.said("Hello.")) as played:
         env = played.env | {"OPENAI_BASE_URL": f"{played.url}/v1?key=plain-words", "HOLDFAST_LOG": str(log)}
         said(home, SOCKET)
         with told(home) as (path, hear), running(home, *level, NOTIFY_SOCKET=path, **env) as gate:
@@ -365,7 +365,7 @@ def test_the_unit_for_systemd_starts_what_there_is_and_waits_for_it_to_stop() ->
 def asked_by_http(address: str, text: str) -> dict[str, Any]:
     body = json.dumps({"model": "holdfast", "messages": [{"role": "user", "content": text}]}).encode()
     request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=program.PATIENCE) as answer:
+    with urllib.request.urlopen(request, timeout=cli_process.PATIENCE) as answer:
         found: dict[str, Any] = json.load(answer)
     return found
 
@@ -377,7 +377,7 @@ def test_without_settings_it_listens_here_and_says_in_one_line_how_to_talk_to_it
         address = re.search(r"http://127\.0\.0\.1:\d+", line)
         assert address is not None
         assert f"curl {address[0]}/v1/chat/completions" in line
-        with urllib.request.urlopen(f"{address[0]}/health", timeout=program.PATIENCE) as answer:
+        with urllib.request.urlopen(f"{address[0]}/health", timeout=cli_process.PATIENCE) as answer:
             assert json.load(answer)["live"]
         said = asked_by_http(address[0], "Hello")
         assert "offline model" in said["choices"][0]["message"]["content"]
@@ -419,7 +419,7 @@ def test_two_share_a_port_where_both_say_so_and_the_second_goes_on(home: Path) -
             assert hear() == "STOPPING=1"
             assert asked_by_http(address, "Hello")["choices"]
             said(home, "")
-            refused = program.run(home, "gateway", "--port", port, env={"HOLDFAST_MODEL": "offline"})
+            refused = cli_process.run(home, "gateway", "--port", port, env={"HOLDFAST_MODEL": "offline"})
             assert "Is a gateway running already?" in refused.sentence
             assert second.stop(signal.SIGTERM)[0] == 0
 
@@ -429,13 +429,13 @@ def test_one_that_is_killed_is_gone_on_with_by_the_next(home: Path) -> None:
     with told(home) as (path, hear):
         with running(home, NOTIFY_SOCKET=path) as gate:
             hear()
-            program.wait_until(lambda: os.path.exists(gate.path))
+            polling.until(lambda: os.path.exists(gate.path))
             gate.say("Note: the harbour closes at nine.", key="1")
             gate.process.kill()
             gate.process.wait()
         with running(home, NOTIFY_SOCKET=path) as gate:
             hear()
-            program.wait_until(lambda: _answers(gate.path))
+            polling.until(lambda: _answers(gate.path))
             assert "nine" in gate.say("When does the harbour close?", key="2")["text"]
             assert gate.stop(signal.SIGTERM)[0] == 0
     with SessionDB(home / "data" / "holdfast.db") as db:
@@ -447,15 +447,17 @@ def test_a_second_signal_does_not_wait_and_what_it_leaves_is_answered_next_time(
     said(home, SOCKET.replace("grace = 5", "grace = 3600"))
     with (
         told(home) as (path, hear),
-        provider.playing(provider.said_and_hung("Well"), provider.said("All is well.")) as played,
+        provider_process.playing(
+            provider_process.said_and_hung("Well"), provider_process.said("All is well.")
+        ) as played,
     ):
         env = {**played.env, "NOTIFY_SOCKET": path}
         with running(home, **env) as gate, socket.socket(socket.AF_UNIX) as talking:
             hear()
-            program.wait_until(lambda: _answers(gate.path))
+            polling.until(lambda: _answers(gate.path))
             talking.connect(gate.path)
             talking.sendall(b'{"text": "Is all well?"}\n')
-            program.wait_until(lambda: len(played.asked) == 1)
+            polling.until(lambda: len(played.asked) == 1)
             gate.process.send_signal(signal.SIGTERM)
             assert hear() == "STOPPING=1"
             assert gate.process.poll() is None
@@ -463,8 +465,8 @@ def test_a_second_signal_does_not_wait_and_what_it_leaves_is_answered_next_time(
             assert (code, "turns are abandoned" in "".join(lines)) == (0, True)
         with running(home, **env) as gate, socket.socket(socket.AF_UNIX) as talking:
             hear()
-            program.wait_until(lambda: _answers(gate.path))
-            talking.settimeout(program.PATIENCE)
+            polling.until(lambda: _answers(gate.path))
+            talking.settimeout(cli_process.PATIENCE)
             talking.connect(gate.path)
             assert b"All is well." in talking.makefile("rb").readline()
             assert gate.stop(signal.SIGTERM)[0] == 0

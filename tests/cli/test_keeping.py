@@ -14,10 +14,10 @@ from holdfast.cli import console, sessions_edit
 from holdfast.store import store_meta
 from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
-from tests.cli import program, terminal
 from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process, pty_terminal
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def ids(path: Path) -> set[str]:
@@ -116,7 +116,7 @@ def test_restore_brings_back_and_keeps_what_was_there(holdfast: Holdfast, trip: 
 def test_what_an_earlier_restore_kept_is_never_replaced(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     holdfast("backup", tmp_path / "copy.db", "--db", trip)
     whole, now = (tmp_path / "copy.db").read_bytes(), time.time()
-    stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second)) for second in range(program.PATIENCE)]
+    stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second)) for second in range(cli_process.PATIENCE)]
     earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
     for path in earlier:
         path.write_bytes(whole)
@@ -309,7 +309,7 @@ def test_removal_a_reader_keeps_from_being_scrubbed_says_so_and_doctor_finishes_
 ) -> None:
     with SessionDB(trip) as db:
 
-        def read(tx: Tx) -> program.Run:
+        def read(tx: Tx) -> cli_process.Run:
             tx.all("fsck_conversations")
             return holdfast("sessions", "delete", BRANCH, "--yes", "--json", "--db", trip)
 
@@ -361,7 +361,7 @@ def test_who_is_asked_is_shown_what_would_go_beside_json_too(
     holdfast: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
 ) -> None:
     holdfast("backup", "copy.db", "--db", trip)
-    with terminal.opened(tmp_path, *command, "--json", "--db", trip, columns=200) as screen:
+    with pty_terminal.opened(tmp_path, *command, "--json", "--db", trip, columns=200) as screen:
         screen.wait_for(shown)
         screen.wait_for("[y/N]")
         screen.type("n\r")

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import SessionDB, content_parts, errors
 from holdfast.cli import session_choice
-from tests.cli import ready, terminal
+from tests.support import cli_zygote, pty_terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 NOTICE = "No earlier conversation in this folder: continuing the most recent one"
@@ -63,7 +63,9 @@ def test_one_shot_conversation_is_continued_only_with_a_prompt_or_once_it_was_co
         assert found(db) == ("shot", None)
 
 
-def test_prompt_continued_from_another_folder_tells_user_model_and_lists(tmp_path: Path, asking: ready.Server) -> None:
+def test_prompt_continued_from_another_folder_tells_user_model_and_lists(
+    tmp_path: Path, asking: cli_zygote.Server
+) -> None:
     store = tmp_path / "data" / "holdfast.db"
     with SessionDB(store) as db:
         spoken(db, "talk", Path("/work/trip"))
@@ -85,7 +87,7 @@ def test_chat_says_that_a_conversation_comes_from_another_folder(tmp_path: Path)
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         spoken(db, "talk", Path("/work/trip"))
         spoken(db, "shot", tmp_path, "cli")
-    with terminal.opened(tmp_path, "-c", columns=200, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "-c", columns=200, env=OFFLINE) as screen:
         screen.wait_for("continuing the most recent one, from /work/trip.")
         screen.wait_for("About talk")
         screen.enter("Hello.")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import SessionDB, content_parts
-from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def hostile(path: Path, title: str) -> None:
@@ -101,7 +101,7 @@ def test_a_hostile_title_reaches_the_terminal_spelled_out(holdfast: Holdfast, tr
 
 def test_on_a_terminal_lines_fit_and_have_a_heading(trip: Path, tmp_path: Path) -> None:
     hostile(trip, "漢字" * 50)
-    shown = program.run_in_terminal(tmp_path, "sessions", "list", "--db", trip, columns=70, env={"NO_COLOR": "1"})
+    shown = cli_process.run_in_terminal(tmp_path, "sessions", "list", "--db", trip, columns=70, env={"NO_COLOR": "1"})
     lines = shown.out.splitlines()
     assert lines[0].startswith("conversation")
     assert lines[1].endswith("…")
@@ -110,5 +110,5 @@ def test_on_a_terminal_lines_fit_and_have_a_heading(trip: Path, tmp_path: Path) 
 
 
 def test_colour_is_for_terminals_only(trip: Path, tmp_path: Path, holdfast: Holdfast) -> None:
-    assert "\x1b[" in program.run_in_terminal(tmp_path, "sessions", "tree", "--db", trip, columns=80).out
+    assert "\x1b[" in cli_process.run_in_terminal(tmp_path, "sessions", "tree", "--db", trip, columns=80).out
     assert "\x1b" not in holdfast("sessions", "tree", "--db", trip).out

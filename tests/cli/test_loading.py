@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import every, program
+from tests.support import cli_commands, cli_process
 
 # Parts that take their time to load, and what of ours stands for an agent or a chat.
 HEAVY = {
@@ -100,7 +100,7 @@ def loaded(home: Path, *arguments: str) -> tuple[int, set[str]]:
     code += "try: holdfast.cli.main()\nexcept SystemExit as left: print(left.code or 0, *sys.modules, file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=program.environment(home, {"HOLDFAST_MODEL": "offline", "EDITOR": "true"}),
+        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline", "EDITOR": "true"}),
         cwd=home,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -119,7 +119,7 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", sorted(every.commands()), ids=" ".join)
+@pytest.mark.parametrize("command", sorted(cli_commands.commands()), ids=" ".join)
 def test_each_command_loads_only_what_it_uses(home: Path, command: tuple[str, ...]) -> None:
     use = USES[" ".join(command)]
     code, found = loaded(home, *command, *use.arguments)
@@ -130,9 +130,9 @@ def test_each_command_loads_only_what_it_uses(home: Path, command: tuple[str, ..
 
 
 def test_no_use_is_left_of_a_command_that_is_gone() -> None:
-    assert set(USES) == {" ".join(command) for command in every.commands()}
+    assert set(USES) == {" ".join(command) for command in cli_commands.commands()}
 
 
-@pytest.mark.parametrize("group", sorted({command[:-1] for command in every.commands()}), ids=" ".join)
+@pytest.mark.parametrize("group", sorted({command[:-1] for command in cli_commands.commands()}), ids=" ".join)
 def test_help_loads_none_of_it(tmp_path: Path, group: tuple[str, ...]) -> None:
     assert loaded(tmp_path, *group, "--help") == (0, NOTHING)

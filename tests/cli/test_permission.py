@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program, provider, ready, terminal
-from tests.model import server
+from tests.support import cli_process, cli_zygote, provider_process, pty_terminal, replay_server
 
 ENTER, STOP = "\r", "\x03"
 # The space behind a prompt is drawn by moving over it.
 ASKED = "n no, d details >"
 
 
-def runs(command: str) -> server.Answer:
-    return provider.called("shell", json.dumps({"command": command}))
+def runs(command: str) -> replay_server.Answer:
+    return provider_process.called("shell", json.dumps({"command": command}))
 
 
-def told(played: provider.Playing) -> str:
+def told(played: provider_process.Playing) -> str:
     """What the model was told of its last call."""
     return str(json.loads(played.asked[-1].body)["messages"][-1]["content"])
 
@@ -47,10 +46,10 @@ def _no_review(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_a_yes_lets_it_run_and_a_no_is_told_with_its_reason(tmp_path: Path, term: str) -> None:
-    script = (runs("touch made"), runs("touch more"), provider.said("Well."))
+    script = (runs("touch made"), runs("touch more"), provider_process.said("Well."))
     with (
-        provider.playing(*script) as played,
-        terminal.opened(tmp_path, env={**played.env, "TERM": term}, columns=200) as screen,
+        provider_process.playing(*script) as played,
+        pty_terminal.opened(tmp_path, env={**played.env, "TERM": term}, columns=200) as screen,
     ):
         screen.enter("go")
         screen.wait_for("touch made")
@@ -82,8 +81,8 @@ def test_always_is_remembered_and_not_asked_again(tmp_path: Path) -> None:
     rule = f"shell(=ls -a) in {tmp_path}"
     for number in (1, 2):
         with (
-            provider.playing(runs("ls -a"), provider.said("Done.")) as played,
-            terminal.opened(tmp_path, env=played.env, columns=200) as screen,
+            provider_process.playing(runs("ls -a"), provider_process.said("Done.")) as played,
+            pty_terminal.opened(tmp_path, env=played.env, columns=200) as screen,
         ):
             screen.enter("go")
             if number == 1:
@@ -97,8 +96,10 @@ def test_always_is_remembered_and_not_asked_again(tmp_path: Path) -> None:
 
 def test_ctrl_c_at_a_question_denies_and_stops_the_turn(tmp_path: Path) -> None:
     with (
-        provider.playing(runs("touch made"), provider.said("Well."), provider.said("Again.")) as played,
-        terminal.opened(tmp_path, env=played.env, columns=200) as screen,
+        provider_process.playing(
+            runs("touch made"), provider_process.said("Well."), provider_process.said("Again.")
+        ) as played,
+        pty_terminal.opened(tmp_path, env=played.env, columns=200) as screen,
     ):
         screen.enter("go")
         screen.wait_for(ASKED)
@@ -112,10 +113,13 @@ def test_ctrl_c_at_a_question_denies_and_stops_the_turn(tmp_path: Path) -> None:
 
 def test_what_was_typed_before_a_question_is_no_answer_to_it(tmp_path: Path) -> None:
     with (
-        provider.playing(
-            provider.said_and_hung("Once"), runs("touch made"), provider.said("Well."), provider.said("Yes?")
+        provider_process.playing(
+            provider_process.said_and_hung("Once"),
+            runs("touch made"),
+            provider_process.said("Well."),
+            provider_process.said("Yes?"),
         ) as played,
-        terminal.opened(tmp_path, env=played.env, columns=200) as screen,
+        pty_terminal.opened(tmp_path, env=played.env, columns=200) as screen,
     ):
         screen.enter("tell me")
         screen.wait_for("Once")
@@ -136,8 +140,8 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it(tmp_path: Path) -> 
 def test_danger_is_shown_and_all_of_a_long_command_can_be_seen(tmp_path: Path) -> None:
     command = "\n".join(["rm -rf build/*", *(f"echo {number}" for number in range(30)), "echo the-end"])
     with (
-        provider.playing(runs(command), provider.said("Well.")) as played,
-        terminal.opened(tmp_path, env=played.env, columns=200) as screen,
+        provider_process.playing(runs(command), provider_process.said("Well.")) as played,
+        pty_terminal.opened(tmp_path, env=played.env, columns=200) as screen,
     ):
         screen.enter("go")
         screen.wait_for("20 more lines (d shows all)")
@@ -155,19 +159,19 @@ def test_danger_is_shown_and_all_of_a_long_command_can_be_seen(tmp_path: Path) -
 # --- in a script ---------------------------------------------------------------------------------------
 
 
-Ask = Callable[..., program.Run]
+Ask = Callable[..., cli_process.Run]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
-    def run(played: provider.Playing, *arguments: str) -> program.Run:
+def ask(tmp_path: Path, waiting: cli_zygote.Server) -> Ask:
+    def run(played: provider_process.Playing, *arguments: str) -> cli_process.Run:
         return waiting.run(tmp_path, "-p", "go", *arguments, env=played.env)
 
     return run
 
 
 def test_a_script_is_denied_what_would_be_asked(tmp_path: Path, ask: Ask) -> None:
-    with provider.playing(runs("touch made"), provider.said("Well.")) as played:
+    with provider_process.playing(runs("touch made"), provider_process.said("Well.")) as played:
         assert ask(played).code == 0
         assert "No one is connected who could approve it." in told(played)
     assert not (tmp_path / "made").exists()
@@ -176,7 +180,7 @@ def test_a_script_is_denied_what_would_be_asked(tmp_path: Path, ask: Ask) -> Non
 def test_yes_allows_what_would_be_asked_and_nothing_forbidden_or_dangerous(tmp_path: Path, ask: Ask) -> None:
     settings(tmp_path, '[permissions]\ndeny = ["shell(touch never)"]\n')
     for command, made in (("touch made", True), ("touch never", False), ("PATH=. touch other", False)):
-        with provider.playing(runs(command), provider.said("Well.")) as played:
+        with provider_process.playing(runs(command), provider_process.said("Well.")) as played:
             assert ask(played, "--yes").code == 0
         assert (tmp_path / command.split()[-1]).exists() is made
     assert [by for _, _, by in acts(tmp_path)] == ["--yes", "rule: deny shell(touch never)", "--yes"]
@@ -184,11 +188,11 @@ def test_yes_allows_what_would_be_asked_and_nothing_forbidden_or_dangerous(tmp_p
 
 def test_rules_of_the_user_count_and_a_project_has_no_say(tmp_path: Path, ask: Ask) -> None:
     settings(tmp_path, '[permissions]\nallow = ["shell(touch)"]\n')
-    with provider.playing(runs("touch made"), provider.said("Well.")) as played:
+    with provider_process.playing(runs("touch made"), provider_process.said("Well.")) as played:
         assert ask(played).code == 0
     assert (tmp_path / "made").exists()
     (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
-    with provider.playing(provider.said("Well.")) as played:
+    with provider_process.playing(provider_process.said("Well.")) as played:
         refused = ask(played)
     assert refused.code == 2
     assert "a project's file may not set `permissions`" in refused.err
@@ -196,13 +200,13 @@ def test_rules_of_the_user_count_and_a_project_has_no_say(tmp_path: Path, ask: A
 
 def test_a_rule_that_cannot_be_read_is_refused_with_its_place(tmp_path: Path, ask: Ask) -> None:
     settings(tmp_path, '[permissions]\nallow = ["shell(git"]\n')
-    with provider.playing() as played:
+    with provider_process.playing() as played:
         refused = ask(played)
     assert refused.code == 2
     assert "config.toml: `permissions.allow`: 'shell(git' is not a valid rule." in refused.err
 
 
-def test_yes_is_for_one_message(tmp_path: Path, waiting: ready.Server) -> None:
+def test_yes_is_for_one_message(tmp_path: Path, waiting: cli_zygote.Server) -> None:
     assert waiting.run(tmp_path, "--yes").code == 2
 
 
@@ -229,7 +233,9 @@ def audited(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_audit_says_when_what_who_and_how_it_ended(audited: Path, tmp_path: Path, waiting: ready.Server) -> None:
+def test_the_audit_says_when_what_who_and_how_it_ended(
+    audited: Path, tmp_path: Path, waiting: cli_zygote.Server
+) -> None:
     shown = waiting.run(tmp_path, "audit", "--db", audited)
     assert shown.code == 0
     assert shown.out.splitlines() == [
@@ -252,14 +258,14 @@ def test_the_audit_says_when_what_who_and_how_it_ended(audited: Path, tmp_path: 
     ],
 )
 def test_the_audit_is_narrowed_by_options(
-    audited: Path, tmp_path: Path, arguments: list[str], found: list[str], waiting: ready.Server
+    audited: Path, tmp_path: Path, arguments: list[str], found: list[str], waiting: cli_zygote.Server
 ) -> None:
     data = waiting.run(tmp_path, "audit", "--db", audited, "--json", *arguments).data
     assert [each["summary"] for each in data["acts"]] == found
     assert data["more"] is (arguments == ["-n", "1"])
 
 
-def test_the_audit_refuses_what_it_cannot_read(audited: Path, tmp_path: Path, waiting: ready.Server) -> None:
+def test_the_audit_refuses_what_it_cannot_read(audited: Path, tmp_path: Path, waiting: cli_zygote.Server) -> None:
     done = waiting.run(tmp_path, "audit", "--db", audited, "--since", "yesterday")
     assert done.code == 2
     assert "expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28." in done.sentence

@@ -15,9 +15,9 @@ import pytest
 import holdfast as package
 from holdfast import SessionDB
 from holdfast.cli import program as cli
-from tests.cli import inside, program
+from tests.support import cli_in_process, cli_process, polling
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 # What only a chat needs, or an agent.
 CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.runtime.runtime", "holdfast.chat.chat", "holdfast.cli.one_shot"}
 LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
@@ -30,7 +30,7 @@ def test_version_is_printed(holdfast: Holdfast) -> None:
 
 def test_console_script_is_the_same_program(tmp_path: Path) -> None:
     script = Path(sys.prefix) / "bin" / "holdfast"
-    done = subprocess.run([script, "--version"], env=program.environment(tmp_path), capture_output=True, check=True)
+    done = subprocess.run([script, "--version"], env=cli_process.environment(tmp_path), capture_output=True, check=True)
     assert done.stdout.decode() == f"holdfast {package.__version__}\n"
 
 
@@ -52,7 +52,7 @@ def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(cli.COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
-    done = inside.run(tmp_path, "faulty")
+    done = cli_in_process.run(tmp_path, "faulty")
     assert done.code == 1
     assert done.sentence.startswith("holdfast: internal error (AssertionError).")
     assert "doctor" not in done.err
@@ -62,7 +62,7 @@ def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
 def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) -> None:
     code = "import sys; sys.argv[1:] = ['sessions', 'list', '--db', ':memory:']\nimport holdfast.cli\n"
     code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules)"
-    env = program.environment(tmp_path)
+    env = cli_process.environment(tmp_path)
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
     loaded = set(done.stdout.split())
     assert "holdfast.cli.sessions_list" in loaded
@@ -80,7 +80,7 @@ def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) ->
 def test_help_loads_nothing_of_the_chat(tmp_path: Path, arguments: list[str]) -> None:
     code = f"import sys; sys.argv[1:] = {arguments}\nimport holdfast.cli\n"
     code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
-    env = program.environment(tmp_path)
+    env = cli_process.environment(tmp_path)
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=env,
@@ -207,8 +207,8 @@ def test_a_reader_that_has_seen_enough_ends_it_silently(trip: Path, tmp_path: Pa
     with SessionDB(trip) as db:
         db.append_messages("other", [{"role": "user", "content": "long " * 1000} for _ in range(200)])
     process = subprocess.Popen(
-        [*program.PROGRAM, "sessions", "show", "other", "--db", trip],
-        env=program.environment(tmp_path),
+        [*cli_process.PROGRAM, "sessions", "show", "other", "--db", trip],
+        env=cli_process.environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
@@ -218,7 +218,7 @@ def test_a_reader_that_has_seen_enough_ends_it_silently(trip: Path, tmp_path: Pa
     assert process.stderr is not None
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(program.PATIENCE) == 0
+    assert process.wait(cli_process.PATIENCE) == 0
 
 
 PAGES = [
@@ -258,10 +258,10 @@ def test_whatever_is_listed_a_reader_may_leave_after_a_line(long: Path, tmp_path
     arguments += ["--limit", "1000"] if command[0] in ("list", "search", "tree") else []
     script = 'set -o pipefail; "$@" | head -n 1'
     done = subprocess.run(
-        ["bash", "-c", script, "-", *program.PROGRAM, "sessions", *arguments],
-        env=program.environment(tmp_path),
+        ["bash", "-c", script, "-", *cli_process.PROGRAM, "sessions", *arguments],
+        env=cli_process.environment(tmp_path),
         capture_output=True,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, b"")
@@ -275,11 +275,11 @@ def test_a_closed_standard_error_changes_no_exit_code(
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(
-        [*program.PROGRAM, "sessions", *command, *([] if code == 2 else ["--db", str(trip)])],
-        env=program.environment(tmp_path),
+        [*cli_process.PROGRAM, "sessions", *command, *([] if code == 2 else ["--db", str(trip)])],
+        env=cli_process.environment(tmp_path),
         stdout=subprocess.PIPE,
         stderr=write,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     os.close(write)
@@ -288,12 +288,12 @@ def test_a_closed_standard_error_changes_no_exit_code(
 
 @pytest.mark.parametrize("locale", ["C", "POSIX"])
 def test_a_plain_locale_speaks_utf_8(trip: Path, tmp_path: Path, locale: str) -> None:
-    env = {**program.environment(tmp_path), "LC_ALL": locale}
+    env = {**cli_process.environment(tmp_path), "LC_ALL": locale}
     del env["PYTHONIOENCODING"]
 
     def run(*arguments: str) -> bytes:
-        command = [*program.PROGRAM, "sessions", *arguments, "--db", str(trip)]
-        return subprocess.run(command, env=env, capture_output=True, timeout=program.PATIENCE, check=True).stdout
+        command = [*cli_process.PROGRAM, "sessions", *arguments, "--db", str(trip)]
+        return subprocess.run(command, env=env, capture_output=True, timeout=cli_process.PATIENCE, check=True).stdout
 
     run("title", "other", "漢字 naïve")
     assert "漢字 naïve".encode() in run("list")
@@ -305,20 +305,22 @@ def test_a_plain_locale_speaks_utf_8(trip: Path, tmp_path: Path, locale: str) ->
 def test_output_that_cannot_be_written_is_an_error(trip: Path, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*program.PROGRAM, "sessions", "list", "--db", trip],
-            env=program.environment(tmp_path),
+            [*cli_process.PROGRAM, "sessions", "list", "--db", trip],
+            env=cli_process.environment(tmp_path),
             stdout=full,
             stderr=subprocess.PIPE,
             encoding="utf-8",
             check=False,
         )
-    assert program.Run(done.returncode, "", done.stderr).sentence.startswith("holdfast: cannot write the output")
+    assert cli_process.Run(done.returncode, "", done.stderr).sentence.startswith("holdfast: cannot write the output")
     assert done.returncode == 1
 
 
 def test_closed_standard_output_is_no_error(trip: Path, tmp_path: Path) -> None:
     command = f"exec {sys.executable} -m holdfast sessions list --db {trip} >&-"
-    done = subprocess.run(["sh", "-c", command], env=program.environment(tmp_path), capture_output=True, check=False)
+    done = subprocess.run(
+        ["sh", "-c", command], env=cli_process.environment(tmp_path), capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, b"")
 
 
@@ -332,14 +334,14 @@ def test_an_encoding_without_boxes_gets_ascii(holdfast: Holdfast, trip: Path) ->
     assert "\\u6f22\\u5b57" in done.out
 
 
-@program.needs_proc
+@cli_process.needs_proc
 def test_interrupt_is_exit_130_without_a_traceback(tmp_path: Path) -> None:
-    process = program.start(tmp_path, "demo", "--rounds", "100")
-    program.wait_until(lambda: len(program.racers(process)) == 6)
+    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
+    polling.until(lambda: len(cli_process.racers(process)) == 6)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=program.PATIENCE)
+    out, err = process.communicate(timeout=cli_process.PATIENCE)
     assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
-    program.wait_until(lambda: not _anyone_in(process.pid))
+    polling.until(lambda: not _anyone_in(process.pid))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -16,7 +16,7 @@ from holdfast import SessionDB
 CHILD = """
 import json, sys
 from pathlib import Path
-from tests.cli import inside
+from tests.support import cli_in_process as inside
 home, store = map(Path, sys.argv[1:])
 words = [["list"], ["show", "talk"], ["search", "heron"], ["title", "talk", "Bird"]]
 runs = [inside.run(home, "sessions", *each, "--db", str(store)) for each in words]
@@ -76,7 +76,7 @@ FULL = """
 import contextlib, json, os, sys
 from pathlib import Path
 from holdfast import SessionDB
-from tests.cli import inside
+from tests.support import cli_in_process as inside
 home, store = map(Path, sys.argv[1:])
 db = SessionDB(store)
 db.create_session("talk", source="test")

@@ -16,8 +16,8 @@ import pytest
 from websockets.asyncio import client
 
 from holdfast import SessionDB
-from tests.cli import inside, program
-from tests.rpc.stage import request
+from tests.support import cli_in_process, cli_process
+from tests.support.rpc_peers import request
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 
@@ -32,12 +32,12 @@ def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path)
         json.dumps(request(4, "prompt.submit", {"text": "Hello", "uid": "u"})).encode(),
     ]
     done = subprocess.run(
-        [*program.PROGRAM, "rpc", "--log-level", "debug"],
+        [*cli_process.PROGRAM, "rpc", "--log-level", "debug"],
         cwd=tmp_path,
-        env=program.environment(tmp_path, OFFLINE),
+        env=cli_process.environment(tmp_path, OFFLINE),
         input=b"\n".join(lines),
         capture_output=True,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ def test_whoever_prints_or_reads_meanwhile_does_it_elsewhere(tmp_path: Path) -> 
     # By a pipe what is printed waits in a buffer, which is where it could come out too late.
     with subprocess.Popen(
         [sys.executable, "-c", PRINTS],
-        env=program.environment(tmp_path),
+        env=cli_process.environment(tmp_path),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -97,10 +97,10 @@ def test_where_standard_error_is_closed_what_is_printed_goes_nowhere(tmp_path: P
     with ours, theirs:
         done = subprocess.run(
             ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PRINTED],
-            env=program.environment(tmp_path),
+            env=cli_process.environment(tmp_path),
             stdin=theirs,
             stdout=subprocess.PIPE,
-            timeout=program.PATIENCE,
+            timeout=cli_process.PATIENCE,
             check=False,
         )
         theirs.close()
@@ -121,12 +121,12 @@ with line_transport.reserve_stdio() as kept:
 def test_what_is_closed_is_said_and_no_other_file_gets_frames(tmp_path: Path, closed: str) -> None:
     log = tmp_path / "my.log"
     done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", *program.PROGRAM, "rpc"],
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *cli_process.PROGRAM, "rpc"],
         cwd=tmp_path,
-        env=program.environment(tmp_path, {**OFFLINE, "HOLDFAST_LOG": str(log)}),
+        env=cli_process.environment(tmp_path, {**OFFLINE, "HOLDFAST_LOG": str(log)}),
         input=json.dumps(request(1, "server.info")).encode() if closed == ">&-" else b"",
         capture_output=True,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     said = b"holdfast: Standard input and output must be open: they carry the frames.\n"
@@ -137,13 +137,13 @@ def test_what_is_closed_is_said_and_no_other_file_gets_frames(tmp_path: Path, cl
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*program.PROGRAM, "rpc"],
+            [*cli_process.PROGRAM, "rpc"],
             cwd=tmp_path,
-            env=program.environment(tmp_path, OFFLINE),
+            env=cli_process.environment(tmp_path, OFFLINE),
             stdin=subprocess.DEVNULL,
             stdout=full,
             stderr=subprocess.PIPE,
-            timeout=program.PATIENCE,
+            timeout=cli_process.PATIENCE,
             check=False,
         )
     assert (done.returncode, done.stderr) == (
@@ -154,9 +154,9 @@ def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
 
 def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [*program.PROGRAM, "rpc", "--websocket", "localhost:0"],
+        [*cli_process.PROGRAM, "rpc", "--websocket", "localhost:0"],
         cwd=tmp_path,
-        env=program.environment(tmp_path, OFFLINE),
+        env=cli_process.environment(tmp_path, OFFLINE),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -170,7 +170,7 @@ def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
             assert token
             assert address
             assert asyncio.run(greeted(address[1], token[1], process)) == ("ready", "interrupted", 1001)
-            assert process.wait(program.PATIENCE) == 128 + signal.SIGTERM
+            assert process.wait(cli_process.PATIENCE) == 128 + signal.SIGTERM
             assert (process.stdout.read(), process.stderr.read()) == ("", "")
         finally:
             process.kill()
@@ -206,13 +206,13 @@ async def until(made: client.ClientConnection, kind: str) -> dict[str, Any]:
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
-    done = inside.run(tmp_path, "rpc", *arguments)
+    done = cli_in_process.run(tmp_path, "rpc", *arguments)
     assert done.code == 2
     assert words in done.sentence
 
 
 @pytest.mark.parametrize("token", ["short", " " * 20])
 def test_a_token_that_is_short_or_cannot_be_said_is_refused(tmp_path: Path, token: str) -> None:
-    done = inside.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": token})
+    done = cli_in_process.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": token})
     assert done.code == 1
     assert done.sentence == "holdfast: The token must have at least 16 ASCII characters, without spaces and commas."

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import SessionDB
-from tests.cli import program
 from tests.cli.conftest import TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def test_a_sound_store_comes_over_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program
 from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def test_a_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:

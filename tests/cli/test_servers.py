@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import program, provider, terminal
+from tests.support import cli_process, provider_process, pty_terminal
 
-Holdfast = Callable[..., program.Run]
-RAW = Path(__file__).parent.parent / "tools" / "mcp" / "raw.py"
+Holdfast = Callable[..., cli_process.Run]
+RAW = Path(__file__).parent.parent / "support" / "mcp_raw_server.py"
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_without_servers_it_says_how_to_have_one(holdfast: Holdfast) -> None:
 
 def test_a_prompt_is_said_as_if_it_had_been_typed(home: Path) -> None:
     with (
-        provider.playing(provider.said("Hello."), provider.said("Hello, Ann.")) as played,
-        terminal.opened(home, columns=200, env=played.env) as screen,
+        provider_process.playing(provider_process.said("Hello."), provider_process.said("Hello, Ann.")) as played,
+        pty_terminal.opened(home, columns=200, env=played.env) as screen,
     ):
         screen.enter("hi")
         screen.wait_for("The MCP server bad is not available")

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, content_parts
-from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 TRANSCRIPT = f"""\
 {TRIP}  Trip to Lisbon
@@ -158,7 +158,7 @@ def test_lines_are_wrapped_to_the_terminal(tmp_path: Path) -> None:
     with SessionDB(path) as db:
         db.create_session("wide", source="test")
         db.append_message("wide", role="user", content="word " * 100)
-    shown = program.run_in_terminal(tmp_path, "sessions", "show", "wide", "--db", path, columns=40)
+    shown = cli_process.run_in_terminal(tmp_path, "sessions", "show", "wide", "--db", path, columns=40)
     words = [line for line in shown.out.splitlines() if "word" in line]
     assert len(words) > 10
     assert all(len(line) <= 40 for line in words)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies
 
 from holdfast.cli import stdin_text
-from tests.cli import inside, program, provider, ready
+from tests.support import cli_in_process, cli_process, cli_zygote, provider_process
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 FIELDS = {"final_response", "messages", "completed", "failed", "error", "exit_reason", "usage", "conversation_id"}
@@ -70,11 +70,11 @@ def arguments_of(form: str, words: bytes | None) -> list[str | bytes]:
 def alone(home: Path, form: str, words: bytes | None, piped: bytes | None) -> Asked:
     """In a process of its own, from the very beginning."""
     done = subprocess.run(
-        [*program.PROGRAM, *arguments_of(form, words)],
-        env=program.environment(home, OFFLINE),
+        [*cli_process.PROGRAM, *arguments_of(form, words)],
+        env=cli_process.environment(home, OFFLINE),
         cwd=home,
         capture_output=True,
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
         **({"stdin": subprocess.DEVNULL} if piped is None else {"input": piped}),  # type: ignore[call-overload]
     )
@@ -85,7 +85,7 @@ Ask = Callable[[str, bytes | None, bytes | None], Asked]
 
 
 @pytest.fixture
-def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
+def ask(tmp_path: Path, waiting: cli_zygote.Server) -> Ask:
     def asked(form: str, words: bytes | None, piped: bytes | None) -> Asked:
         return Asked(*waiting.pipe(tmp_path, *arguments_of(form, words), piped=piped, env=OFFLINE))
 
@@ -94,7 +94,7 @@ def ask(tmp_path: Path, waiting: ready.Server) -> Ask:
 
 def within(home: Path, form: str, words: bytes | None, piped: bytes | None) -> Asked:
     """The same without a process: many can be tried."""
-    done = inside.run(home, *arguments_of(form, words), piped=piped, env=OFFLINE)
+    done = cli_in_process.run(home, *arguments_of(form, words), piped=piped, env=OFFLINE)
     return Asked(done.code, done.out.encode(), done.err.encode())
 
 
@@ -167,16 +167,16 @@ def test_what_is_not_text_is_refused_and_leaves_nothing(
 def test_a_pipe_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
     script = 'yes | "$@"'
     done = subprocess.run(
-        ["bash", "-c", script, "-", *program.PROGRAM, "-p", "sum this up"],
-        env=program.environment(tmp_path, OFFLINE),
+        ["bash", "-c", script, "-", *cli_process.PROGRAM, "-p", "sum this up"],
+        env=cli_process.environment(tmp_path, OFFLINE),
         cwd=tmp_path,
         capture_output=True,
         encoding="utf-8",
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     assert done.returncode == 2
-    assert "larger than 16 MB" in program.Run(2, done.stdout, done.stderr).sentence
+    assert "larger than 16 MB" in cli_process.Run(2, done.stdout, done.stderr).sentence
 
 
 def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
@@ -199,7 +199,7 @@ def test_a_text_of_many_megabytes_is_a_message(ask: Ask) -> None:
 )
 @pytest.mark.parametrize("form", ["json", "stream-json"])
 def test_what_could_not_begin_is_a_document_too(
-    tmp_path: Path, form: str, arguments: list[str], told: str, waiting: ready.Server
+    tmp_path: Path, form: str, arguments: list[str], told: str, waiting: cli_zygote.Server
 ) -> None:
     done = waiting.run(tmp_path, "-p", "hi", "--output-format", form, *arguments, env=OFFLINE)
     assert done.code in (1, 2)
@@ -217,7 +217,7 @@ def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, w
     home.mkdir()
     (home / "config.toml").write_text("colour = true\n" if wrong == "file" else "", "utf-8")
     env = {"HOLDFAST_HOME": str(home), **({"HOLDFAST_PROFILE": "nobody"} if wrong == "profile" else {})}
-    done = inside.run(tmp_path, "-p", "hi", "--output-format", form, env=env)
+    done = cli_in_process.run(tmp_path, "-p", "hi", "--output-format", form, env=env)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "Run `holdfast config check` to list all mistakes." in done.err
     result = done.data if form == "json" else done.data["result"]
@@ -227,7 +227,7 @@ def test_settings_that_are_wrong_are_a_document_too(tmp_path: Path, form: str, w
 # --- limits --------------------------------------------------------------------------------------------
 
 
-def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path, waiting: ready.Server) -> None:
+def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path, waiting: cli_zygote.Server) -> None:
     (tmp_path / "notes.txt").write_text("the note")
     done = waiting.run(tmp_path, "-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", env=OFFLINE)
     assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
@@ -235,14 +235,14 @@ def test_the_steps_of_one_turn_can_be_limited_for_this_time(tmp_path: Path, wait
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str, waiting: ready.Server) -> None:
+def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str, waiting: cli_zygote.Server) -> None:
     (tmp_path / "notes.txt").write_text("the note")
     (tmp_path / "data").mkdir(mode=0o700)
     price = '[models."openai/played"]\nprice = { input = 1.0, output = 1.0 }\n'
     (tmp_path / "data" / "config.toml").write_text(price, "utf-8")
     # Each request takes 300,000 tokens, so 30 cents: after the second it is enough.
-    call = provider.called("read_file", '{"path": "notes.txt"}', tokens=300_000)
-    with provider.playing(call, call, call, provider.said("Done.")) as played:
+    call = provider_process.called("read_file", '{"path": "notes.txt"}', tokens=300_000)
+    with provider_process.playing(call, call, call, provider_process.said("Done.")) as played:
         limited = ("-p", "go", "--max-cost", "0.5", "--output-format", form)
         done = waiting.run(tmp_path, *limited, env=played.env)
         assert len(played.asked) == 2
@@ -257,5 +257,5 @@ def test_a_turn_ends_when_it_has_cost_what_it_may(tmp_path: Path, form: str, wai
 
 
 @pytest.mark.parametrize("wrong", [["--max-steps", "0"], ["--max-steps", "x"], ["--max-cost", "-1"]])
-def test_a_limit_that_cannot_be_is_wrong_use(tmp_path: Path, wrong: list[str], waiting: ready.Server) -> None:
+def test_a_limit_that_cannot_be_is_wrong_use(tmp_path: Path, wrong: list[str], waiting: cli_zygote.Server) -> None:
     assert waiting.run(tmp_path, "-p", "x", *wrong, env=OFFLINE).code == 2

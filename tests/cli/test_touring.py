@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import program
+from tests.support import cli_process, polling
 
 ROOT = Path(__file__).parent.parent.parent
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 
 def test_it_shows_facts_a_tool_a_compaction_and_what_is_found_again(holdfast: Holdfast) -> None:
@@ -46,7 +46,7 @@ def test_it_touches_neither_store_nor_settings_nor_keys(holdfast: Holdfast, tmp_
 
 
 def test_it_fits_a_narrow_terminal_and_an_encoding_without_signs(tmp_path: Path) -> None:
-    done = program.run_in_terminal(tmp_path, "tour", columns=40, env={"PYTHONIOENCODING": "ascii"})
+    done = cli_process.run_in_terminal(tmp_path, "tour", columns=40, env={"PYTHONIOENCODING": "ascii"})
     assert done.code == 0
     assert "Compacted up to message" in " ".join(done.out.split())
 
@@ -58,22 +58,22 @@ def test_whoever_stops_it_in_its_middle_leaves_with_130_and_leaves_nothing(tmp_p
     room = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     filled = os.write(write, b"x" * (room - 300))
     process = subprocess.Popen(
-        [*program.PROGRAM, "tour"],
+        [*cli_process.PROGRAM, "tour"],
         cwd=tmp_path,
-        env=program.environment(tmp_path),
+        env=cli_process.environment(tmp_path),
         stdin=subprocess.DEVNULL,
         stdout=write,
         stderr=subprocess.PIPE,
         encoding="utf-8",
     )
     os.close(write)
-    program.wait_until(lambda: _unread(read) > filled)
+    polling.until(lambda: _unread(read) > filled)
     process.send_signal(signal.SIGINT)
     shown = b""
     while part := os.read(read, 65536):
         shown += part
     os.close(read)
-    _, err = process.communicate(timeout=program.PATIENCE)
+    _, err = process.communicate(timeout=cli_process.PATIENCE)
     assert (process.returncode, err) == (130, "Interrupted.\n")
     assert b"A short conversation" in shown
     assert b"the store passed every check" not in shown
@@ -94,11 +94,11 @@ def test_make_run_without_a_terminal_plays_it_and_leaves_with_0(tmp_path: Path, 
     (tmp_path / "venv" / "run.stamp").touch()
     done = subprocess.run(
         ["make", "-C", ROOT, "--no-print-directory", f"VENV={tmp_path / 'venv'}", "run"],
-        env=program.environment(tmp_path),
+        env=cli_process.environment(tmp_path),
         input=piped,
         capture_output=True,
         encoding="utf-8",
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
+from tests.support import cli_process
 
-Holdfast = Callable[..., program.Run]
+Holdfast = Callable[..., cli_process.Run]
 
 TREE = f"""\
 {TRIP}  Trip to Lisbon  8 messages
@@ -80,6 +80,6 @@ def test_branches_of_any_depth_are_drawn(holdfast: Holdfast, tmp_path: Path) -> 
 
 
 def test_on_a_terminal_lines_fit(trip: Path, tmp_path: Path) -> None:
-    shown = program.run_in_terminal(tmp_path, "sessions", "tree", "--db", trip, columns=50, env={"NO_COLOR": "1"})
+    shown = cli_process.run_in_terminal(tmp_path, "sessions", "tree", "--db", trip, columns=50, env={"NO_COLOR": "1"})
     assert all(len(line) <= 50 for line in shown.out.splitlines())
     assert "…" in shown.out

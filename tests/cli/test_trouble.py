@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.cli import program, provider, ready, terminal
+from tests.support import cli_process, cli_zygote, provider_process, pty_terminal
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}
 # What the files beside a store need to be opened at all.
@@ -48,7 +48,9 @@ def _closed_port() -> int:
 
 
 @pytest.mark.parametrize("address", ["dead server", "no network"])
-def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, address: str, waiting: ready.Server) -> None:
+def test_a_model_out_of_reach_is_said_and_the_message_kept(
+    tmp_path: Path, address: str, waiting: cli_zygote.Server
+) -> None:
     host = f"127.0.0.1:{_closed_port()}" if address == "dead server" else "nowhere.invalid"
     done = waiting.run(tmp_path, "-p", "hello there", env={**KEY, "OPENAI_BASE_URL": f"http://{host}/v1"})
     assert (done.code, done.out) == (1, "")
@@ -60,8 +62,8 @@ def test_a_model_out_of_reach_is_said_and_the_message_kept(tmp_path: Path, addre
     assert texts(tmp_path / "data" / "holdfast.db") == ["hello there"]
 
 
-def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path, waiting: ready.Server) -> None:
-    with provider.playing(provider.refused(401, "no")) as played:
+def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path, waiting: cli_zygote.Server) -> None:
+    with provider_process.playing(provider_process.refused(401, "no")) as played:
         assert waiting.run(tmp_path, "-p", "hello there", env=played.env).code == 1
     done = waiting.run(tmp_path, "-c", "-p", "again", env=OFFLINE)
     assert done.code == 0
@@ -73,14 +75,14 @@ def test_what_the_model_did_not_answer_is_said_to_whoever_goes_on(tmp_path: Path
     ("status", "told"), [(404, "The model `played` does not exist"), (401, "Incorrect API key"), (500, "Overloaded")]
 )
 def test_a_provider_that_refuses_is_quoted_with_the_model_and_the_message_kept(
-    tmp_path: Path, status: int, told: str, waiting: ready.Server
+    tmp_path: Path, status: int, told: str, waiting: cli_zygote.Server
 ) -> None:
-    with provider.playing(*[provider.refused(status, told)] * 20) as played:
+    with provider_process.playing(*[provider_process.refused(status, told)] * 20) as played:
         done = waiting.run(tmp_path, "-p", "hello there", env=played.env)
     assert (done.code, done.out) == (1, "")
     last = done.err.splitlines()[-1]
     assert last.startswith("holdfast: ")
-    assert provider.MODEL in last
+    assert provider_process.MODEL in last
     assert told in last or status != 404
     assert texts(tmp_path / "data" / "holdfast.db") == ["hello there"]
 
@@ -91,7 +93,7 @@ def test_a_provider_that_refuses_is_quoted_with_the_model_and_the_message_kept(
 class Place:
     """A home on a small file system of its own; where mounting one is not allowed, a folder and a layer do for it."""
 
-    def __init__(self, folder: Path, waiting: ready.Server) -> None:
+    def __init__(self, folder: Path, waiting: cli_zygote.Server) -> None:
         self.home = folder / "disk"
         self.home.mkdir(mode=0o700)
         self.mounted = os.geteuid() == 0 and self._mount("mode=700,size=4m", "-t", "tmpfs", "tmpfs")
@@ -124,22 +126,22 @@ class Place:
         self._full = False
         (self.home / "ballast").unlink(missing_ok=True)
 
-    def run(self, *arguments: str) -> program.Run:
+    def run(self, *arguments: str) -> cli_process.Run:
         if self.mounted or not self._full:
             return self._waiting.run(self._folder, *arguments, env=self.env)
         code = f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom tests.faults import disk\n"
         code += f"disk.Disk().arm(0, {self._how!r})\nimport holdfast.cli\nholdfast.cli.main()"
         done = subprocess.run(
             [sys.executable, "-c", code],
-            env={**program.environment(self._folder, self.env), "PYTHONPATH": ROOT},
+            env={**cli_process.environment(self._folder, self.env), "PYTHONPATH": ROOT},
             cwd=self._folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            timeout=program.PATIENCE,
+            timeout=cli_process.PATIENCE,
             check=False,
         )
-        return program.Run(done.returncode, done.stdout, done.stderr)
+        return cli_process.Run(done.returncode, done.stdout, done.stderr)
 
     def close(self) -> None:
         if self.mounted:
@@ -149,7 +151,7 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, waiting: ready.Server) -> Iterator[Place]:
+def place(tmp_path: Path, waiting: cli_zygote.Server) -> Iterator[Place]:
     made = Place(tmp_path, waiting)
     yield made
     made.close()
@@ -206,11 +208,11 @@ def test_a_full_disk_is_said_and_with_room_it_goes_on(place: Place, left: int) -
 
 @pytest.mark.parametrize("chat", [True, False], ids=["chat", "one message"])
 def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(
-    tmp_path: Path, chat: bool, waiting: ready.Server
+    tmp_path: Path, chat: bool, waiting: cli_zygote.Server
 ) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once", " upon")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(provider_process.said_and_hung("Once", " upon")) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         screen.enter("tell me a story")
         screen.wait_for("Once")
@@ -220,7 +222,7 @@ def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(
     if not chat:
         assert told in waiting.run(tmp_path, "-c", "-p", "go on", env=OFFLINE).err
         return
-    with terminal.opened(tmp_path, "-c", columns=120, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, "-c", columns=120, env=OFFLINE) as screen:
         screen.wait_for(told)
         screen.wait_for("tell me a story")
         assert screen.leave() == 0
@@ -228,19 +230,19 @@ def test_after_a_kill_in_the_middle_of_a_turn_the_next_start_says_so(
 
 def test_a_turn_that_runs_elsewhere_is_not_said_to_be_over(tmp_path: Path) -> None:
     with (
-        provider.playing(provider.said_and_hung("Once")) as played,
-        terminal.opened(tmp_path, env=played.env) as screen,
+        provider_process.playing(provider_process.said_and_hung("Once")) as played,
+        pty_terminal.opened(tmp_path, env=played.env) as screen,
     ):
         screen.enter("tell me a story")
         screen.wait_for("Once")
-        with terminal.opened(tmp_path, "-c", columns=120, env=OFFLINE) as other:
+        with pty_terminal.opened(tmp_path, "-c", columns=120, env=OFFLINE) as other:
             other.wait_for("tell me a story")
             assert "not finished" not in other.shown
             assert other.leave() == 0
 
 
 def test_a_terminal_may_change_its_size_at_any_time(tmp_path: Path) -> None:
-    with terminal.opened(tmp_path, columns=80, env=OFFLINE) as screen:
+    with pty_terminal.opened(tmp_path, columns=80, env=OFFLINE) as screen:
         screen.enter("My train leaves at 9:40.")
         for columns in (20, 200, 1, 40, 80):
             fcntl.ioctl(screen._ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -291,12 +293,12 @@ holdfast.cli.main()
 """
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=program.environment(tmp_path, OFFLINE),
+        env=cli_process.environment(tmp_path, OFFLINE),
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
-        timeout=program.PATIENCE,
+        timeout=cli_process.PATIENCE,
         check=False,
     )
     assert (done.returncode, done.stdout) == (130, "")
@@ -308,6 +310,6 @@ def test_whoever_ignores_ctrl_c_is_not_made_to_hear_it(tmp_path: Path) -> None:
     code += "sys.argv[1:] = ['config', 'path']\ntry: holdfast.cli.main()\n"
     code += "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=program.environment(tmp_path), capture_output=True, check=True
+        [sys.executable, "-c", code], env=cli_process.environment(tmp_path), capture_output=True, check=True
     )
     assert done.stdout.endswith(b"True\n")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import provider, ready, terminal
+from tests.support import cli_zygote, provider_process, pty_terminal
 
 HINT = "holdfast config edit"
 
 
 def first_screen(home: Path, env: dict[str, str]) -> str:
-    with terminal.opened(home, columns=250, env=env) as screen:
+    with pty_terminal.opened(home, columns=250, env=env) as screen:
         screen.wait_for("created with your first message")
         assert screen.leave() == 0
         return screen.shown
@@ -29,7 +29,7 @@ def test_without_a_key_it_is_offline_and_says_where_settings_would_be_once(tmp_p
 
 
 def test_what_to_do_for_a_real_model_is_said_once_and_not_again_by_the_answer(
-    tmp_path: Path, waiting: ready.Server
+    tmp_path: Path, waiting: cli_zygote.Server
 ) -> None:
     done = waiting.run(tmp_path, "-p", "hello")
     assert "I am the offline model" in done.out
@@ -59,6 +59,6 @@ def test_settings_that_are_there_are_said_to_be(tmp_path: Path) -> None:
     assert "Your settings are in" in first_screen(tmp_path, {})
 
 
-def test_one_message_is_not_a_first_chat(tmp_path: Path, waiting: ready.Server) -> None:
-    with provider.playing(provider.said("Hello.")) as played:
+def test_one_message_is_not_a_first_chat(tmp_path: Path, waiting: cli_zygote.Server) -> None:
+    with provider_process.playing(provider_process.said("Hello.")) as played:
         assert waiting.run(tmp_path, "-p", "hi", env=played.env) == (0, "Hello.\n", "")

@@ -12,9 +12,8 @@ from holdfast import AsyncSessionDB, errors, types
 from holdfast.compaction import base, budget, compress, hooks, policy, summary
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
-from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, agent, filled
-from tests.contract import steps
+from tests.support import agents, conversations
+from tests.support.compaction import WINDOW, FakeSummarizer, compacting_agent, fill
 
 
 def brief(request: base.SummaryRequest) -> str:
@@ -29,7 +28,7 @@ async def busy(*_: object, **__: object) -> Any:
 
 
 async def test_what_came_after_the_lease_is_not_summed_up_and_stays_in_the_context(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     last, works, said = (await db.conversation("talk")).last_seq, db.context, list[str]()
 
     async def late(*given: Any) -> types.Context:
@@ -40,18 +39,18 @@ async def test_what_came_after_the_lease_is_not_summed_up_and_stays_in_the_conte
         return await works(*given)
 
     db.context = late  # type: ignore[method-assign]
-    made = await agent(db, writer := Writer()).compress_context()
+    made = await compacting_agent(db, writer := FakeSummarizer()).compress_context()
     db.context = works  # type: ignore[method-assign]
     assert (made.outcome, len(said)) == (Outcome.COMPACTED, 60)
     assert max(each.seq for each in writer.requests[0].messages) < last
     assert made.cut_seq is not None
     assert made.cut_seq < last
-    assert steps.contents(await db.context("talk"))[-60:] == said
+    assert conversations.contents(await db.context("talk"))[-60:] == said
 
 
 async def test_the_next_summary_is_made_from_the_one_before_without_its_mark(db: AsyncSessionDB) -> None:
-    await filled(db)
-    one = agent(db, writer := Writer())
+    await fill(db)
+    one = compacting_agent(db, writer := FakeSummarizer())
     await one.compress_context()
     for number in range(40):
         await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
@@ -60,14 +59,14 @@ async def test_the_next_summary_is_made_from_the_one_before_without_its_mark(db:
 
 
 async def test_secrets_in_the_parts_of_a_message_do_not_reach_whoever_writes_the_summary(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=3)
+    await fill(db, exchanges=3)
     key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
     said: types.Content = [{"type": "text", "text": f"My key is {key}, keep it."}]
     await db.append_message("talk", role="user", content=said)
-    await filled(db, name="more")
+    await fill(db, name="more")
     for message in await db.transcript("more"):
         await db.append_message("talk", role=message.role, content=message.content)
-    made = await agent(db, writer := Writer()).compress_context()
+    made = await compacting_agent(db, writer := FakeSummarizer()).compress_context()
     assert made.outcome is Outcome.COMPACTED
     (given,) = [each for each in writer.requests[0].messages if each.seq == 7]
     assert key not in str(given.content)
@@ -75,9 +74,9 @@ async def test_secrets_in_the_parts_of_a_message_do_not_reach_whoever_writes_the
 
 
 async def test_what_was_wrong_with_other_summaries_is_in_the_ledger(db: AsyncSessionDB) -> None:
-    await filled(db)
-    broken, forgetful = Writer(lambda _: 1 // 0), Writer(lambda _: "forgetful")
-    await agent(db, [broken, forgetful]).compress_context()
+    await fill(db)
+    broken, forgetful = FakeSummarizer(lambda _: 1 // 0), FakeSummarizer(lambda _: "forgetful")
+    await compacting_agent(db, [broken, forgetful]).compress_context()
     (kept,) = await db.compactions("talk")
     notes = kept.ledger["notes"]
     assert notes[0] == "writer: ZeroDivisionError"
@@ -88,8 +87,8 @@ async def test_what_was_wrong_with_other_summaries_is_in_the_ledger(db: AsyncSes
 
 
 async def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
         works, renewed, lived = db.renew_lease, list[bool](), asyncio.Event()
 
         async def hardly(lease: types.Lease) -> types.Lease:
@@ -104,14 +103,14 @@ async def test_a_renewal_that_fails_stops_nothing_and_is_made_again() -> None:
             return brief(request)
 
         db.renew_lease = hardly  # type: ignore[method-assign,assignment]
-        made = await agent(db, Writer(waits), lease_ttl=0.3).compress_context()
+        made = await compacting_agent(db, FakeSummarizer(waits), lease_ttl=0.3).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
         assert await db.leases() == []
 
 
 async def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
         reached, tidied = asyncio.Event(), list[bool]()
 
         async def slow_to_leave(_: base.SummaryRequest) -> str:
@@ -123,7 +122,9 @@ async def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
                 tidied.append(True)
             return ""
 
-        attempt = asyncio.create_task(agent(db, Writer(slow_to_leave), lease_ttl=0.3).compress_context())
+        attempt = asyncio.create_task(
+            compacting_agent(db, FakeSummarizer(slow_to_leave), lease_ttl=0.3).compress_context()
+        )
         await reached.wait()
         (held,) = await db.leases()
         await db.acquire_lease("talk", "compact", held.holder)
@@ -132,8 +133,8 @@ async def test_when_an_attempt_has_ended_nothing_of_it_runs_any_more() -> None:
 
 
 async def test_who_is_cancelled_again_while_letting_go_still_lets_go(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck, works, releasing, go = stage.Stuck(), db.release_lease, asyncio.Event(), asyncio.Event()
+    await fill(db)
+    stuck, works, releasing, go = agents.Stuck(), db.release_lease, asyncio.Event(), asyncio.Event()
 
     async def slowly(lease: types.Lease) -> None:
         releasing.set()
@@ -141,7 +142,7 @@ async def test_who_is_cancelled_again_while_letting_go_still_lets_go(db: AsyncSe
         await works(lease)
 
     db.release_lease = slowly  # type: ignore[method-assign]
-    attempt = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+    attempt = asyncio.create_task(compacting_agent(db, FakeSummarizer(lambda _: stuck())).compress_context())
     await stuck.reached.wait()
     attempt.cancel()
     await releasing.wait()
@@ -157,8 +158,8 @@ async def test_who_is_cancelled_again_while_letting_go_still_lets_go(db: AsyncSe
 
 
 async def test_a_store_that_cannot_begin_is_an_outcome_and_nothing_is_asked(db: AsyncSessionDB) -> None:
-    await filled(db)
-    one, works, looks = agent(db, writer := Writer()), db.begin_compaction, db.snapshot
+    await fill(db)
+    one, works, looks = compacting_agent(db, writer := FakeSummarizer()), db.begin_compaction, db.snapshot
     db.begin_compaction = db.snapshot = busy  # type: ignore[method-assign]
     made = await one.compress_context()
     assert (made.outcome, made.session_id) == (Outcome.FAILED, "talk")
@@ -171,9 +172,9 @@ async def test_a_store_that_cannot_begin_is_an_outcome_and_nothing_is_asked(db: 
 async def test_a_lock_that_cannot_be_let_go_changes_no_outcome_and_is_said_once(
     caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db)
+    await fill(db)
     works, db.release_lease = db.release_lease, busy  # type: ignore[method-assign]
-    one = agent(db)
+    one = compacting_agent(db)
     assert (await one.compress_context()).outcome is Outcome.COMPACTED
     assert (await one.compress_context()).outcome is Outcome.NOTHING_TO_DO
     db.release_lease = works  # type: ignore[method-assign]
@@ -181,7 +182,7 @@ async def test_a_lock_that_cannot_be_let_go_changes_no_outcome_and_is_said_once(
 
 
 async def test_an_account_that_cannot_be_closed_changes_no_outcome(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     works = db.update_budget
 
     async def once(*given: Any) -> bool:
@@ -189,17 +190,17 @@ async def test_an_account_that_cannot_be_closed_changes_no_outcome(db: AsyncSess
         return await works(*given)
 
     db.update_budget = once  # type: ignore[method-assign]
-    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    assert (await compacting_agent(db).compress_context()).outcome is Outcome.COMPACTED
     db.update_budget = works  # type: ignore[method-assign]
 
 
 async def test_failing_callback_after_the_commit_leaves_the_outcome_compacted(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     def fail_to_follow(_: str) -> None:
         raise KeyError("a cache")
 
-    job = msgspec.structs.replace(agent(db).compaction_job(), moved=fail_to_follow)
+    job = msgspec.structs.replace(compacting_agent(db).compaction_job(), moved=fail_to_follow)
     made = await compress.compress(job, compress.CompactionRequest(force=True))
     assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
 
@@ -207,7 +208,7 @@ async def test_failing_callback_after_the_commit_leaves_the_outcome_compacted(db
 async def test_messages_of_a_compaction_are_complete_although_they_cannot_be_read_after_the_commit(
     db: AsyncSessionDB,
 ) -> None:
-    await filled(db)
+    await fill(db)
     await db.pin("talk", 3)
 
     async def fail_to_read(*_: object) -> Any:
@@ -216,7 +217,7 @@ async def test_messages_of_a_compaction_are_complete_although_they_cannot_be_rea
     async def break_reading(_: str) -> None:
         db.context = fail_to_read  # type: ignore[method-assign]
 
-    one, works = agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
+    one, works = compacting_agent(db, hooks=hooks.Hooks(after=(break_reading,))), db.context
     made = await one.compress_context(force=True)
     db.context = works  # type: ignore[method-assign]
     assert (made.outcome, made.session_id) == (Outcome.COMPACTED, (await db.head("talk")).id)
@@ -227,8 +228,8 @@ async def test_messages_of_a_compaction_are_complete_although_they_cannot_be_rea
 
 
 async def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is_counted(db: AsyncSessionDB) -> None:
-    await filled(db)
-    works, clock = db.update_budget, steps.Clock()
+    await fill(db)
+    works, clock = db.update_budget, conversations.Clock()
 
     async def overtaken(*given: Any) -> bool:
         db.update_budget = works  # type: ignore[method-assign]
@@ -237,14 +238,14 @@ async def test_what_another_wrote_into_the_budget_meanwhile_is_read_before_it_is
         return await works(*given)
 
     db.update_budget = overtaken  # type: ignore[method-assign]
-    made = await agent(db, writer := Writer(), clock=clock).compress_context()
+    made = await compacting_agent(db, writer := FakeSummarizer(), clock=clock).compress_context()
     assert (made.outcome, made.retry_in) == (Outcome.COOLING_DOWN, 20)
     assert writer.requests == []
 
 
 async def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanwhile(db: AsyncSessionDB) -> None:
-    await filled(db)
-    works, clock, counted = db.update_budget, steps.Clock(), list[int]()
+    await fill(db)
+    works, clock, counted = db.update_budget, conversations.Clock(), list[int]()
 
     async def overtaken(*given: Any) -> bool:
         counted.append(1)
@@ -254,7 +255,7 @@ async def test_a_success_is_noted_also_where_another_wrote_into_the_budget_meanw
         return await works(*given)
 
     db.update_budget = overtaken  # type: ignore[method-assign]
-    assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
+    assert (await compacting_agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
     found = budget.parse((await db.budget("talk"))[1])
     assert (found.recent, found.begun, found.reviews.input) == ((clock(),), 0.0, 7)
 
@@ -269,8 +270,8 @@ class Growing(tokens.Meter):
 
 @pytest.mark.parametrize("how", ["the commit", "every summary"])
 async def test_the_pause_after_a_failure_begins_when_it_failed(how: str, db: AsyncSessionDB) -> None:
-    await filled(db)
-    clock = steps.Clock()
+    await fill(db)
+    clock = conversations.Clock()
 
     def slow(request: base.SummaryRequest) -> str:
         clock.advance(20)
@@ -281,7 +282,7 @@ async def test_the_pause_after_a_failure_begins_when_it_failed(how: str, db: Asy
     if how == "the commit":
         db.commit_compaction = busy  # type: ignore[method-assign]
     before = tuple((await db.context("talk")).messages)
-    one = agent(db, Writer(slow), clock=clock, meter=meter)
+    one = compacting_agent(db, FakeSummarizer(slow), clock=clock, meter=meter)
     made = await one.compress_context()
     assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.FAILED, "talk", before)
     if how == "every summary":
@@ -290,7 +291,7 @@ async def test_the_pause_after_a_failure_begins_when_it_failed(how: str, db: Asy
     assert (waits.outcome, waits.retry_in) == (Outcome.COOLING_DOWN, policy.CompactionPolicy().cooldowns[0])
     clock.advance(policy.CompactionPolicy().cooldowns[0])
     db.commit_compaction = works  # type: ignore[method-assign]
-    assert (await agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
+    assert (await compacting_agent(db, clock=clock).compress_context()).outcome is Outcome.COMPACTED
 
 
 @pytest.mark.parametrize("cause", ["hidden messages", "a lost lease", "another compaction"])
@@ -308,19 +309,19 @@ async def test_paid_attempt_that_compacted_nothing_starts_a_cooldown(cause: str,
             await db.commit_compaction(await db.snapshot("talk"), summary="Theirs.", cut_seq=20)
         return brief(request)
 
-    await filled(db)
-    clock = steps.Clock()
-    one = agent(db, writer := Writer(meanwhile), clock=clock)
+    await fill(db)
+    clock = conversations.Clock()
+    one = compacting_agent(db, writer := FakeSummarizer(meanwhile), clock=clock)
     assert (await one.compress_context()).outcome is Outcome.BUSY
     is_cooling_down = (await one.compress_context()).outcome is Outcome.COOLING_DOWN
     assert (is_cooling_down, len(writer.requests)) == (cause != "another compaction", 1)
     clock.advance(policy.CompactionPolicy().cooldowns[0])
-    assert (await agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
+    assert (await compacting_agent(db, clock=clock).compress_context()).outcome is not Outcome.COOLING_DOWN
 
 
 async def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
         works = db.pins
 
         async def lose(*given: Any) -> Any:
@@ -330,7 +331,7 @@ async def test_no_summary_is_requested_after_the_lease_was_lost() -> None:
             return await works(*given)
 
         db.pins = lose  # type: ignore[method-assign]
-        made = await agent(db, writer := Writer(), lease_ttl=0.3).compress_context()
+        made = await compacting_agent(db, writer := FakeSummarizer(), lease_ttl=0.3).compress_context()
         assert (made.outcome, writer.requests) == (Outcome.BUSY, [])
 
 
@@ -356,18 +357,18 @@ async def test_who_was_overtaken_says_by_what(what: str, reason: str, db: AsyncS
             await db.acquire_lease("talk", "compact", held.holder)
         return brief(request)
 
-    await filled(db)
-    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
-    made = await agent(db, Writer(meanwhile)).compress_context(force=True, keep_exchanges=2)
+    await fill(db)
+    assert (await compacting_agent(db).compress_context()).outcome is Outcome.COMPACTED
+    made = await compacting_agent(db, FakeSummarizer(meanwhile)).compress_context(force=True, keep_exchanges=2)
     assert (made.outcome, made.reason) == (Outcome.BUSY, reason)
 
 
 async def test_another_process_is_named_only_where_it_is_one(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    first = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+    await fill(db)
+    stuck = agents.Stuck()
+    first = asyncio.create_task(compacting_agent(db, FakeSummarizer(lambda _: stuck())).compress_context())
     await stuck.reached.wait()
-    made = await agent(db).compress_context()
+    made = await compacting_agent(db).compress_context()
     assert (made.outcome, made.reason) == (
         Outcome.BUSY,
         "This process is already compacting this conversation.",
@@ -375,13 +376,13 @@ async def test_another_process_is_named_only_where_it_is_one(db: AsyncSessionDB)
     first.cancel()
     await asyncio.wait([first])
     await db.acquire_lease("talk", "compact", "elsewhere:17:abc")
-    made = await agent(db).compress_context(force=True)
+    made = await compacting_agent(db).compress_context(force=True)
     assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is already compacting this conversation.")
 
 
 async def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context(db: AsyncSessionDB) -> None:
-    await filled(db)
-    clock, one = steps.Clock(), agent(db, writer := Writer(), clock=steps.Clock())
+    await fill(db)
+    clock, one = conversations.Clock(), compacting_agent(db, writer := FakeSummarizer(), clock=conversations.Clock())
     version, _ = await db.budget("talk")
     assert await db.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
     await one.context_cache.messages()
@@ -394,7 +395,7 @@ async def test_during_a_pause_nobody_takes_the_lease_or_reads_the_context(db: As
 
 
 async def test_without_summarizers_the_extract_is_made_and_no_model_asked(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     model = ScriptedModel(["never"], window=WINDOW)
-    made = await stage.agent(db, model, session_id="talk", summarizer=[]).compress_context()
+    made = await agents.agent(db, model, session_id="talk", summarizer=[]).compress_context()
     assert (made.outcome, made.model, model.requests) == (Outcome.COMPACTED, None, [])

@@ -13,10 +13,8 @@ from holdfast.compaction import base, hooks
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.store import leases, write_step
-from tests.agent import stage
-from tests.compaction import rivals
-from tests.compaction.test_compress import Writer, agent, filled
-from tests.contract import backends, steps
+from tests.support import agents, backends, conversations, rival_agents
+from tests.support.compaction import FakeSummarizer, compacting_agent, fill
 
 MISSING = "missing"
 FAILURES: tuple[Any, ...] = (
@@ -53,10 +51,10 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_compaction_stands_however_the_lock_fails(
     name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
-        await filled(db)
+    async with agents.store(clock=clock) as db:
+        await fill(db)
         broken = Broken(how)
         monkeypatch.setattr(AsyncSessionDB, name, broken)
 
@@ -65,7 +63,7 @@ async def test_compaction_stands_however_the_lock_fails(
             clock.advance(2 * TTL)
             return "In short. " + " ".join(request.must_keep)
 
-        one = agent(db, Writer(outlive if name == "renew_lease" else None), lease_ttl=TTL)
+        one = compacting_agent(db, FakeSummarizer(outlive if name == "renew_lease" else None), lease_ttl=TTL)
         assert (await one.compress_context()).outcome is Outcome.COMPACTED
         assert (await one.compress_context()).outcome is Outcome.NOTHING_TO_DO
         assert broken.asked.is_set()
@@ -79,9 +77,9 @@ async def test_compaction_stands_however_the_lock_fails(
 async def test_turn_is_answered_however_the_lock_fails(
     name: str, how: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with agents.store(clock=clock) as db:
         broken = Broken(how)
         monkeypatch.setattr(AsyncSessionDB, name, broken)
 
@@ -91,8 +89,8 @@ async def test_turn_is_answered_however_the_lock_fails(
                 clock.advance(2 * TTL)
             return "done"
 
-        model = ScriptedModel([stage.calls("outlive"), "One.", "Two."])
-        one = stage.agent(db, model, session_id="talk", lease_ttl=TTL, tools=[stage.tool("outlive", outlive)])
+        model = ScriptedModel([agents.calls("outlive"), "One.", "Two."])
+        one = agents.agent(db, model, session_id="talk", lease_ttl=TTL, tools=[agents.tool("outlive", outlive)])
         answers = [await one.run_conversation(text) for text in ("First", "Second")]
         assert [answer.final_response for answer in answers] == ["One.", "Two."]
         assert broken.asked.is_set()
@@ -109,7 +107,7 @@ def test_of_two_agents_without_locks_one_compacts_and_both_answer(
     target = backend.target(tmp_path, "store")
     with SessionDB(target) as db:
         asyncio.run(_fill(db))
-        parts = rivals.compete(str(target), threads)
+        parts = rival_agents.compete(str(target), threads)
         assert sorted(part.outcome for part in parts) == [Outcome.BUSY, Outcome.COMPACTED]
         assert [(part.completed, part.answer) for part in parts] == [(True, "ok")] * 2
         assert [session.ordinal for session in db.sessions("talk")] == [1, 2]
@@ -118,14 +116,14 @@ def test_of_two_agents_without_locks_one_compacts_and_both_answer(
 
 
 async def _fill(db: SessionDB) -> None:
-    await filled(AsyncSessionDB(db))
+    await fill(AsyncSessionDB(db))
 
 
 def test_sync_calls_go_on_without_a_lock_and_still_refuse_bad_arguments(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with SessionDB(":memory:") as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         monkeypatch.delattr(leases.LeaseMixin, "acquire_lease")
         db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
         assert db.try_acquire_compression_lock("talk", "me")
@@ -145,7 +143,7 @@ async def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_res
 ) -> None:
     monkeypatch.setattr(write_step, "RESTORE_PAUSE_SECONDS", 0.0)
 
-    async with stage.store(str(backend.target(tmp_path, "store"))) as db:
+    async with agents.store(str(backend.target(tmp_path, "store"))) as db:
 
         def lose(*_: object) -> str:
             backends.break_leases(db.db, "missing")
@@ -154,13 +152,13 @@ async def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_res
         async def drop(_: object) -> str:
             return await asyncio.to_thread(lose)
 
-        await filled(db)
-        replies = [stage.calls("drop"), "One.", stage.calls("drop"), "Two.", "Three.", "Four."]
-        one = stage.agent(db, ScriptedModel(replies), session_id="talk", tools=[stage.tool("drop", drop)])
+        await fill(db)
+        replies = [agents.calls("drop"), "One.", agents.calls("drop"), "Two.", "Three.", "Four."]
+        one = agents.agent(db, ScriptedModel(replies), session_id="talk", tools=[agents.tool("drop", drop)])
         answers = [await one.run_conversation(text) for text in ("First", "Second", "Third")]
         assert [answer.final_response for answer in answers] == ["One.", "Two.", "Three."]
         assert await db.leases() == []
-        assert (await agent(db, Writer(drop)).compress_context()).outcome is Outcome.COMPACTED
+        assert (await compacting_agent(db, FakeSummarizer(drop)).compress_context()).outcome is Outcome.COMPACTED
         assert (await one.run_conversation("Fourth")).error is None
         assert await db.leases() == []
 
@@ -168,7 +166,7 @@ async def test_turns_and_compactions_survive_the_loss_of_the_lease_table_and_res
 def test_lost_lease_table_is_restored_at_most_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     repairs = list[bool]()
     with SessionDB(":memory:") as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         backends.break_leases(db, "missing")
         monkeypatch.setattr(db.driver, "repair_schema", lambda: repairs.append(True))
         for _ in range(3):
@@ -178,26 +176,26 @@ def test_lost_lease_table_is_restored_at_most_once_a_minute(monkeypatch: pytest.
 
 
 async def test_hooks_after_a_rotation_run_under_the_lease_and_one_that_hangs_is_stopped(db: AsyncSessionDB) -> None:
-    await filled(db)
-    seen, stuck = list[object](), stage.Stuck()
+    await fill(db)
+    seen, stuck = list[object](), agents.Stuck()
 
     async def look(head: str) -> None:
         assert (await db.head("talk")).id == head
-        seen.append((await agent(db).compress_context(force=True)).outcome)
+        seen.append((await compacting_agent(db).compress_context(force=True)).outcome)
 
     async def note(_: str) -> None:
         seen.append(stuck.cancelled)
 
     # The limit of the first is the default: it reads the store, which may take a while on a busy machine.
     for how in (hooks.Hooks(after=(look,)), hooks.Hooks(after=(stuck, note), limit=0.2)):
-        assert (await agent(db, hooks=how).compress_context(force=True)).outcome is Outcome.COMPACTED
+        assert (await compacting_agent(db, hooks=how).compress_context(force=True)).outcome is Outcome.COMPACTED
         assert await db.leases() == []
     assert seen == [Outcome.BUSY, True]
 
 
 async def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothing() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
         works, renewed = db.renew_lease, asyncio.Event()
 
         async def renew(lease: Any) -> None:
@@ -212,5 +210,7 @@ async def test_lease_is_renewed_while_hooks_run_and_losing_it_then_changes_nothi
             db.renew_lease = renew  # type: ignore[method-assign]
             await renewed.wait()
 
-        made = await agent(db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=TTL).compress_context()
+        made = await compacting_agent(
+            db, hooks=hooks.Hooks(after=(wait,), limit=30.0), lease_ttl=TTL
+        ).compress_context()
         assert (made.outcome, renewed.is_set()) == (Outcome.COMPACTED, True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
+from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.compaction import base, policy, speaker, summary
 from holdfast.compaction import hooks as telling
 from holdfast.compaction.base import Outcome
@@ -16,57 +15,13 @@ from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
 from holdfast.runtime import wording
 from holdfast.store import message_codec
-from tests.agent import stage
-from tests.contract import steps
-
-WINDOW = 8_000
-
-
-def held() -> tuple[Callable[[base.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
-    """A summary that is written when it is let go: it, the event that it was begun, and the one it waits for."""
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: base.SummaryRequest) -> str:
-        reached.set()
-        await go.wait()
-        return "In short. " + " ".join(request.must_keep)
-
-    return slow, reached, go
-
-
-class Writer:
-    """A summarizer that is told what to do."""
-
-    name = "writer"
-
-    def __init__(self, say: Callable[[base.SummaryRequest], Any] | None = None) -> None:
-        self.requests: list[base.SummaryRequest] = []
-        self._say = say or (lambda request: "In short. " + " ".join(request.must_keep))
-
-    async def summarize(self, request: base.SummaryRequest) -> str:
-        self.requests.append(request)
-        said = self._say(request)
-        return await said if asyncio.iscoroutine(said) else said
-
-
-def agent(db: AsyncSessionDB, writer: Any = None, **given: Any) -> AIAgent:
-    given = {"session_id": "talk", **given}
-    return stage.agent(db, ScriptedModel(["ok"] * 99, window=WINDOW), summarizer=writer or Writer(), **given)
-
-
-async def filled(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:
-    await db.create_session(name, source="test")
-    for number in range(exchanges):
-        asked = f"Question {number}: what about the harbour at pier {number}? " + "It is windy there. " * 8
-        answered = f"Answer {number}: pier {number} is closed. " + "The boats stay in. " * 8
-        await db.append_messages(
-            name, [types.NewMessage(role="user", content=asked), types.NewMessage(role="assistant", content=answered)]
-        )
+from tests.support import agents, conversations
+from tests.support.compaction import FakeSummarizer, blocked_summary, compacting_agent, fill
 
 
 async def test_the_winner_moves_to_the_new_head_and_the_context_is_smaller(db: AsyncSessionDB) -> None:
-    await filled(db)
-    one, seen = agent(db), list[events.AnyEvent]()
+    await fill(db)
+    one, seen = compacting_agent(db), list[events.AnyEvent]()
     before = await one.context_tokens()
     made = await one.compress_context(emit=seen.append)
     assert made.outcome is Outcome.COMPACTED
@@ -83,9 +38,9 @@ async def test_the_winner_moves_to_the_new_head_and_the_context_is_smaller(db: A
 
 
 async def test_of_two_agents_one_compacts_and_the_other_keeps_what_it_had(db: AsyncSessionDB) -> None:
-    await filled(db)
-    slow, reached, go = held()
-    first, second = agent(db, Writer(slow)), agent(db, writer := Writer())
+    await fill(db)
+    slow, reached, go = blocked_summary()
+    first, second = compacting_agent(db, FakeSummarizer(slow)), compacting_agent(db, writer := FakeSummarizer())
     began = asyncio.create_task(first.compress_context())
     await reached.wait()
     had = tuple(await second.context_cache.messages())
@@ -103,23 +58,23 @@ async def test_of_two_agents_one_compacts_and_the_other_keeps_what_it_had(db: As
 
 
 async def test_what_is_written_during_the_summary_is_in_the_context(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     async def meanwhile(request: base.SummaryRequest) -> str:
         for number in range(3):
             await db.append_message("talk", role="user", content=f"Meanwhile {number}.")
         return "In short. " + " ".join(request.must_keep)
 
-    made = await agent(db, Writer(meanwhile)).compress_context()
+    made = await compacting_agent(db, FakeSummarizer(meanwhile)).compress_context()
     assert made.outcome is Outcome.COMPACTED
-    assert steps.contents(await db.context("talk"))[-3:] == [f"Meanwhile {number}." for number in range(3)]
+    assert conversations.contents(await db.context("talk"))[-3:] == [f"Meanwhile {number}." for number in range(3)]
 
 
 async def test_a_held_lock_leaves_everything_as_it_was(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     assert await db.try_acquire_compression_lock("talk", "somebody")
-    writer = Writer()
-    made = await agent(db, writer).compress_context(force=True)
+    writer = FakeSummarizer()
+    made = await compacting_agent(db, writer).compress_context(force=True)
     assert made.outcome is Outcome.BUSY
     assert made.retry_in is not None
     assert writer.requests == []
@@ -128,14 +83,14 @@ async def test_a_held_lock_leaves_everything_as_it_was(db: AsyncSessionDB) -> No
 
 
 async def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
-        stuck = stage.Stuck()
-        one = agent(db, Writer(lambda _: stuck()), lease_ttl=0.3)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
+        stuck = agents.Stuck()
+        one = compacting_agent(db, FakeSummarizer(lambda _: stuck()), lease_ttl=0.3)
         attempt = asyncio.create_task(one.compress_context())
         await stuck.reached.wait()
-        (held,) = await db.leases()
-        await db.acquire_lease("talk", "compact", held.holder)
+        (blocked_summary,) = await db.leases()
+        await db.acquire_lease("talk", "compact", blocked_summary.holder)
         made = await attempt
         assert made.outcome is Outcome.BUSY
         assert stuck.cancelled
@@ -157,9 +112,9 @@ async def test_a_lease_lost_during_the_summary_cancels_it_at_once() -> None:
 async def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_of_calls(
     bad: Any, why: str, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db)
-    writer = Writer(bad)
-    one = agent(db, writer)
+    await fill(db)
+    writer = FakeSummarizer(bad)
+    one = compacting_agent(db, writer)
     before = await one.context_tokens()
     seen = list[events.AnyEvent]()
     made = await one.compress_context(emit=seen.append)
@@ -175,26 +130,28 @@ async def test_a_bad_summarizer_gives_way_to_the_extract_after_a_bounded_number_
 
 
 async def test_a_rejected_first_summary_is_reported_where_the_second_is_accepted(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     said = iter(["short"])
-    writer = Writer(lambda request: next(said, "In short. " + " ".join(request.must_keep)))
-    made = await agent(db, writer).compress_context(force=True)
+    writer = FakeSummarizer(lambda request: next(said, "In short. " + " ".join(request.must_keep)))
+    made = await compacting_agent(db, writer).compress_context(force=True)
     assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
     assert "An earlier summary was rejected: writer: it leaves out" in made.remark
 
 
 async def test_a_hanging_summarizer_is_left_at_the_deadline(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    one = agent(db, Writer(lambda _: stuck()), compaction_policy=policy.CompactionPolicy(deadline=0.2))
+    await fill(db)
+    stuck = agents.Stuck()
+    one = compacting_agent(
+        db, FakeSummarizer(lambda _: stuck()), compaction_policy=policy.CompactionPolicy(deadline=0.2)
+    )
     made = await one.compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
     assert stuck.cancelled
 
 
 async def test_a_commit_that_fails_changes_nothing_and_cools_down(db: AsyncSessionDB) -> None:
-    await filled(db)
-    one = agent(db)
+    await fill(db)
+    one = compacting_agent(db)
     had, works = tuple(await one.context_cache.messages()), db.commit_compaction
 
     async def full(*_: object, **__: object) -> None:
@@ -205,33 +162,33 @@ async def test_a_commit_that_fails_changes_nothing_and_cools_down(db: AsyncSessi
     assert (made.outcome, one.session_id) == (Outcome.FAILED, "talk")
     assert tuple(made.messages) == had
     db.commit_compaction = works  # type: ignore[method-assign]
-    cooling = await agent(db).compress_context()
+    cooling = await compacting_agent(db).compress_context()
     assert cooling.outcome is Outcome.COOLING_DOWN
     assert cooling.retry_in == pytest.approx(30, abs=2)
     assert (await one.compress_context(force=True)).outcome is Outcome.COMPACTED
 
 
 async def test_a_cancelled_attempt_counts_and_frees_the_lock(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    attempt = asyncio.create_task(agent(db, Writer(lambda _: stuck())).compress_context())
+    await fill(db)
+    stuck = agents.Stuck()
+    attempt = asyncio.create_task(compacting_agent(db, FakeSummarizer(lambda _: stuck())).compress_context())
     await stuck.reached.wait()
     attempt.cancel()
     with pytest.raises(asyncio.CancelledError):
         await attempt
     assert stuck.cancelled
     assert await db.leases() == []
-    assert (await agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
+    assert (await compacting_agent(db).compress_context()).outcome is Outcome.COOLING_DOWN
 
 
 async def test_nothing_to_compact_calls_nobody_and_costs_no_budget(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=1)
-    writer = Writer()
+    await fill(db, exchanges=1)
+    writer = FakeSummarizer()
     for keep in (None, 1, 3):
-        made = await agent(db, writer).compress_context(force=True, keep_exchanges=keep)
+        made = await compacting_agent(db, writer).compress_context(force=True, keep_exchanges=keep)
         assert made.outcome is Outcome.NOTHING_TO_DO
         assert made.reason.startswith("Nothing to compact: the last messages and pinned ones stay verbatim")
-    assert (await agent(db, writer).compress_context()).outcome is Outcome.NOTHING_TO_DO
+    assert (await compacting_agent(db, writer).compress_context()).outcome is Outcome.NOTHING_TO_DO
     assert writer.requests == []
     assert await db.budget("talk") == (0, {})
 
@@ -244,7 +201,7 @@ async def test_manual_compaction_of_one_line_messages_keeps_the_last_exchange(
     for number in range(2 * exchanges):
         role: types.Role = "assistant" if number % 2 else "user"
         await db.append_message("talk", role=role, content=f"Line {number}.")
-    roomy = stage.agent(db, ScriptedModel([], window=200_000), summarizer=Writer(), session_id="talk")
+    roomy = agents.agent(db, ScriptedModel([], window=200_000), summarizer=FakeSummarizer(), session_id="talk")
     assert (await roomy.compress_context()).outcome is Outcome.NOTHING_TO_DO
     made = await roomy.compress_context(force=True)
     assert made.outcome is Outcome.COMPACTED
@@ -256,17 +213,17 @@ async def test_manual_compaction_of_one_line_messages_keeps_the_last_exchange(
 
 
 async def test_manual_compaction_enforces_the_size_limit_of_a_summary(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=2)
-    made = await agent(db, Writer(lambda _: "word " * 5_000)).compress_context(force=True)
+    await fill(db, exchanges=2)
+    made = await compacting_agent(db, FakeSummarizer(lambda _: "word " * 5_000)).compress_context(force=True)
     assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
     assert tokens.estimate((await db.context("talk")).summary or "") < 600
 
 
 async def test_the_seventh_compaction_of_an_hour_is_announced_as_exhausted(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     outcomes = []
     for round_ in range(7):
-        outcomes.append((await agent(db, session_id=(await db.head("talk")).id).compress_context()).outcome)
+        outcomes.append((await compacting_agent(db, session_id=(await db.head("talk")).id).compress_context()).outcome)
         for number in range(30):
             text = f"Round {round_}, message {number}. " + "The tide is coming in now. " * 20
             await db.append_message("talk", role=("user", "assistant")[number % 2], content=text)  # type: ignore[arg-type]
@@ -276,14 +233,14 @@ async def test_the_seventh_compaction_of_an_hour_is_announced_as_exhausted(db: A
 async def test_hooks_are_told_and_a_raising_one_stops_nothing(
     caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db)
+    await fill(db)
     told: list[str] = []
 
     async def hook(session_id: str) -> None:
         told.append(session_id)
         raise ValueError("a bad plug-in")
 
-    one = agent(db, hooks=telling.Hooks((hook,), (hook,), (hook,)))
+    one = compacting_agent(db, hooks=telling.Hooks((hook,), (hook,), (hook,)))
     made = await one.compress_context()
     assert made.outcome is Outcome.COMPACTED
     await one.close()
@@ -294,11 +251,11 @@ async def test_hooks_are_told_and_a_raising_one_stops_nothing(
 
 def test_secrets_do_not_reach_the_summarizing_model() -> None:
     async def story(db: AsyncSessionDB) -> None:
-        await filled(db)
+        await fill(db)
         await db.append_message("talk", role="user", content="My key is sk-live-1234567890abcdefghijklmn, use it.")
         await filled_more(db)
         model = ScriptedModel(["too short"] * 9, window=100_000)
-        await agent(db, summary.ModelSummarizer(model)).compress_context()
+        await compacting_agent(db, summary.ModelSummarizer(model)).compress_context()
         assert model.requests
         assert "sk-live-1234567890" not in str(
             [content_parts.text(each.content) for each in model.requests[0].messages]
@@ -309,7 +266,7 @@ def test_secrets_do_not_reach_the_summarizing_model() -> None:
         for number in range(20):
             await db.append_message("talk", role="user", content=f"And pier {number}? " + "It is windy there. " * 20)
 
-    stage.run(story)
+    agents.run(story)
 
 
 async def test_whoever_writes_the_summary_sees_no_secrets(db: AsyncSessionDB) -> None:
@@ -329,8 +286,8 @@ async def test_whoever_writes_the_summary_sees_no_secrets(db: AsyncSessionDB) ->
     for number in range(40):
         await db.append_message("talk", role="user", content=f"And pier {number}? " + "It is windy there. " * 12)
         await db.append_message("talk", role="assistant", content="Closed. " + "The boats stay in. " * 12)
-    writer = Writer()
-    made = await agent(db, writer).compress_context()
+    writer = FakeSummarizer()
+    made = await compacting_agent(db, writer).compress_context()
     assert made.outcome is Outcome.COMPACTED
     assert key not in str([(each.content, each.tool_calls) for each in writer.requests[0].messages])
     assert key not in str((await db.context("talk")).summary)
@@ -345,17 +302,17 @@ async def test_whoever_writes_the_summary_sees_no_secrets(db: AsyncSessionDB) ->
     ids=["no room", "cut"],
 )
 async def test_a_summary_that_was_not_finished_is_not_taken(deltas: Any, db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     model = ScriptedModel([deltas] * 5, window=100_000)
-    made = await agent(db, summary.ModelSummarizer(model)).compress_context()
+    made = await compacting_agent(db, summary.ModelSummarizer(model)).compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
     assert len(model.requests) == 1
 
 
 async def test_a_summary_far_beyond_its_budget_is_not_taken(db: AsyncSessionDB) -> None:
-    await filled(db)
-    writer = Writer(lambda request: "On and on it goes. " * request.budget + " ".join(request.must_keep))
-    made = await agent(db, writer).compress_context()
+    await fill(db)
+    writer = FakeSummarizer(lambda request: "On and on it goes. " * request.budget + " ".join(request.must_keep))
+    made = await compacting_agent(db, writer).compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
 
 
@@ -375,30 +332,32 @@ async def test_a_summarizer_that_gives_up_or_ignores_being_stopped_is_left_behin
 
     for say in (gives_up, deaf):
         name = say.__name__
-        await filled(db, name=name)
+        await fill(db, name=name)
         quick = policy.CompactionPolicy(deadline=0.1)
-        made = await agent(db, Writer(say), session_id=name, compaction_policy=quick).compress_context()
+        made = await compacting_agent(
+            db, FakeSummarizer(say), session_id=name, compaction_policy=quick
+        ).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, None), name
     over.append(True)
 
 
 async def test_the_gain_is_told_without_what_was_said_meanwhile(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     async def meanwhile(request: base.SummaryRequest) -> str:
         for number in range(60):
             await db.append_message("talk", role="user", content=f"Meanwhile {number}. " + "It is windy. " * 40)
         return "In short. " + " ".join(request.must_keep)
 
-    made = await agent(db, Writer(meanwhile)).compress_context()
+    made = await compacting_agent(db, FakeSummarizer(meanwhile)).compress_context()
     assert made.outcome is Outcome.COMPACTED
     assert made.after < made.before
 
 
 async def test_a_stale_agent_does_not_compact_again_what_somebody_else_compacted(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stale = agent(db, writer := Writer())
-    assert (await agent(db).compress_context()).outcome is Outcome.COMPACTED
+    await fill(db)
+    stale = compacting_agent(db, writer := FakeSummarizer())
+    assert (await compacting_agent(db).compress_context()).outcome is Outcome.COMPACTED
     for number in range(60):  # by now there would be something to do
         await db.append_message("talk", role="user", content=f"More of pier {number}. " + "It is windy. " * 30)
     made = await stale.compress_context()
@@ -408,14 +367,14 @@ async def test_a_stale_agent_does_not_compact_again_what_somebody_else_compacted
 
 
 async def test_whoever_was_overtaken_may_try_again_at_once(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
 
     async def overtaken(request: base.SummaryRequest) -> str:
         if len(writer.requests) == 1:
             await db.hide("talk", 5, 6)  # the view is not what it was
         return "In short. " + " ".join(request.must_keep)
 
-    one = agent(db, writer := Writer(overtaken))
+    one = compacting_agent(db, writer := FakeSummarizer(overtaken))
     assert (await one.compress_context()).outcome is Outcome.BUSY
     assert (await one.compress_context()).outcome is Outcome.COMPACTED
 
@@ -423,9 +382,9 @@ async def test_whoever_was_overtaken_may_try_again_at_once(db: AsyncSessionDB) -
 async def test_the_first_exchange_stays_the_focus_is_passed_on_and_the_ledger_says_what_left(
     db: AsyncSessionDB,
 ) -> None:
-    await filled(db)
+    await fill(db)
     first = (await db.transcript("talk"))[:2]
-    made = await agent(db, writer := Writer()).compress_context("the harbour")
+    made = await compacting_agent(db, writer := FakeSummarizer()).compress_context("the harbour")
     context = await db.context("talk")
     assert list(context)[:2] == first
     assert writer.requests[0].focus == "the harbour"
@@ -437,9 +396,9 @@ async def test_the_first_exchange_stays_the_focus_is_passed_on_and_the_ledger_sa
 
 
 async def test_a_second_try_is_told_what_was_wrong_with_the_first(db: AsyncSessionDB) -> None:
-    await filled(db)
-    writer = Writer(lambda _: "forgetful and short")
-    await agent(db, writer).compress_context("the harbour")
+    await fill(db)
+    writer = FakeSummarizer(lambda _: "forgetful and short")
+    await compacting_agent(db, writer).compress_context("the harbour")
     assert len(writer.requests) == 2
     assert "the harbour" in str(writer.requests[1].focus)
     assert "leaves out" in str(writer.requests[1].focus)
@@ -465,8 +424,8 @@ async def test_what_a_model_is_asked_is_data_it_cannot_leave_and_fits_its_window
 
 
 async def test_where_one_summarizer_cannot_the_next_is_asked(db: AsyncSessionDB) -> None:
-    await filled(db)
-    broken, works = Writer(lambda _: 1 // 0), Writer()
-    made = await agent(db, [broken, works]).compress_context()
+    await fill(db)
+    broken, works = FakeSummarizer(lambda _: 1 // 0), FakeSummarizer()
+    made = await compacting_agent(db, [broken, works]).compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
     assert (len(broken.requests), len(works.requests)) == (1, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast import types
 from holdfast.compaction import base, extract, must_keep, summary_format
 from holdfast.model import tokens
-from tests.compaction import spoken
+from tests.support import messages as spoken
 
 
 def summary(messages: list[types.Message], **given: object) -> str:

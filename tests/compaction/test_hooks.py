@@ -10,9 +10,8 @@ from holdfast import AsyncSessionDB, types
 from holdfast.compaction import base
 from holdfast.compaction import hooks as telling
 from holdfast.compaction.base import Outcome
-from tests.agent import stage
-from tests.compaction.test_compress import Writer, agent, filled
-from tests.contract import steps
+from tests.support import agents, conversations
+from tests.support.compaction import FakeSummarizer, compacting_agent, fill
 
 
 async def cancels_itself(_: str) -> None:
@@ -41,13 +40,13 @@ def hooked(when: str, *hooks: telling.Hook, limit: float = 10.0) -> telling.Hook
 async def test_a_hook_that_cancels_itself_cancels_nothing_else(
     when: str, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db)
+    await fill(db)
     told: list[str] = []
 
     async def hook(session_id: str) -> None:
         told.append(session_id)
 
-    one = agent(db, hooks=hooked(when, cancels_itself, hook))
+    one = compacting_agent(db, hooks=hooked(when, cancels_itself, hook))
     made = await one.compress_context()
     assert (made.outcome, one.session_id) == (Outcome.COMPACTED, made.session_id)
     await one.close()
@@ -59,13 +58,13 @@ async def test_a_hook_that_cancels_itself_cancels_nothing_else(
 async def test_a_hook_that_never_ends_is_stopped_and_the_next_one_told(
     when: str, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
-    await filled(db)
-    stuck, told = stage.Stuck(), list[str]()
+    await fill(db)
+    stuck, told = agents.Stuck(), list[str]()
 
     async def hook(session_id: str) -> None:
         told.append(session_id)
 
-    one = agent(db, hooks=hooked(when, stuck, hook, limit=0.05))
+    one = compacting_agent(db, hooks=hooked(when, stuck, hook, limit=0.05))
     made = await one.compress_context()
     assert made.outcome is Outcome.COMPACTED
     await one.close()
@@ -78,17 +77,17 @@ async def test_a_hook_that_cannot_even_be_stopped_is_left_behind(
 ) -> None:
     monkeypatch.setattr(telling, "CANCEL_TIMEOUT", 0.05)
 
-    await filled(db)
+    await fill(db)
     deaf = Deaf()
-    one = agent(db, hooks=telling.Hooks((deaf,), (deaf,), (deaf,), limit=0.05))
+    one = compacting_agent(db, hooks=telling.Hooks((deaf,), (deaf,), (deaf,), limit=0.05))
     assert (await one.compress_context()).outcome is Outcome.COMPACTED
     await one.close()
     deaf.over.set()
 
 
 async def test_the_lease_is_kept_while_hooks_are_told() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
         works, renewed = db.renew_lease, asyncio.Event()
 
         async def noted(lease: types.Lease) -> types.Lease:
@@ -99,15 +98,15 @@ async def test_the_lease_is_kept_while_hooks_are_told() -> None:
             await renewed.wait()
 
         db.renew_lease = noted  # type: ignore[method-assign,assignment]
-        made = await agent(db, hooks=hooked("before", slow), lease_ttl=0.3).compress_context()
+        made = await compacting_agent(db, hooks=hooked("before", slow), lease_ttl=0.3).compress_context()
         assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
 
 
 async def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
-    async with stage.store(clock=steps.Clock()) as db:
-        await filled(db)
-        stuck = stage.Stuck()
-        one = agent(db, writer := Writer(), hooks=hooked("before", stuck, limit=60.0), lease_ttl=0.3)
+    async with agents.store(clock=conversations.Clock()) as db:
+        await fill(db)
+        stuck = agents.Stuck()
+        one = compacting_agent(db, writer := FakeSummarizer(), hooks=hooked("before", stuck, limit=60.0), lease_ttl=0.3)
         attempt = asyncio.create_task(one.compress_context())
         await stuck.reached.wait()
         (held,) = await db.leases()
@@ -117,9 +116,9 @@ async def test_who_lost_the_lease_while_hooks_were_told_asks_no_model() -> None:
 
 
 async def test_who_stops_waiting_after_the_commit_has_moved_all_the_same(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = stage.Stuck()
-    one = agent(db, hooks=hooked("after", stuck))
+    await fill(db)
+    stuck = agents.Stuck()
+    one = compacting_agent(db, hooks=hooked("after", stuck))
     attempt = asyncio.create_task(one.compress_context())
     await stuck.reached.wait()
     attempt.cancel()
@@ -130,7 +129,7 @@ async def test_who_stops_waiting_after_the_commit_has_moved_all_the_same(db: Asy
 
 
 async def test_a_model_is_asked_only_after_hooks_were_told(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     order: list[str] = []
 
     async def before(_: str) -> None:
@@ -141,5 +140,5 @@ async def test_a_model_is_asked_only_after_hooks_were_told(db: AsyncSessionDB) -
         order.append("model")
         return "In short. " + " ".join(request.must_keep)
 
-    await agent(db, Writer(say), hooks=hooked("before", before)).compress_context()
+    await compacting_agent(db, FakeSummarizer(say), hooks=hooked("before", before)).compress_context()
     assert order == ["hook", "model"]

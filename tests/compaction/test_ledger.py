@@ -12,7 +12,7 @@ import holdfast
 from holdfast import types
 from holdfast.compaction import ledger, must_keep, sentences
 from holdfast.model import tokens
-from tests.compaction import spoken
+from tests.support import messages as spoken
 
 
 def open_after(messages: list[types.Message], before: tuple[sentences.Sentence, ...] = ()) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import redaction, types
 from holdfast.compaction import base, compress, extract, ledger, must_keep, sentences
-from tests.compaction import spoken
+from tests.support import messages as spoken
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
 KEY = f"sk-proj-{TOKEN}"

@@ -15,9 +15,9 @@ from holdfast import AsyncSessionDB, errors, types
 from holdfast.compaction import base, compress, policy, summary, summary_format
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
-from tests.agent import stage
-from tests.compaction import spoken
-from tests.compaction.test_compress import Writer, agent, filled
+from tests.support import agents
+from tests.support import messages as spoken
+from tests.support.compaction import FakeSummarizer, compacting_agent, fill
 
 # --- the gate ------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ def test_a_mark_that_is_there_already_stays_the_only_one() -> None:
 
 @pytest.mark.parametrize("nothing", ["", " \n\t", None, 7])
 async def test_who_says_nothing_is_asked_once_and_never_taken(nothing: Any) -> None:
-    writer = Writer(lambda _: nothing)
+    writer = FakeSummarizer(lambda _: nothing)
     request = base.SummaryRequest(messages=())  # there is nothing that would have to be kept
     written, problems = await summary.write(request, [writer], lambda _: [], 5.0)
     assert written is None
@@ -58,13 +58,13 @@ async def test_who_says_nothing_is_asked_once_and_never_taken(nothing: Any) -> N
 
 @pytest.mark.parametrize("unfit", ["bad \ud800", "\u202e\x1b", summary.MARK, "\n\u200b\n"])
 async def test_what_cannot_be_stored_or_says_nothing_gives_way_to_the_extract(unfit: str, db: AsyncSessionDB) -> None:
-    await filled(db)
-    kept = Writer(lambda request: unfit + " ".join(request.must_keep) if "bad" in unfit else unfit)
-    made = await agent(db, kept).compress_context()
+    await fill(db)
+    kept = FakeSummarizer(lambda request: unfit + " ".join(request.must_keep) if "bad" in unfit else unfit)
+    made = await compacting_agent(db, kept).compress_context()
     assert (made.outcome, made.model, len(kept.requests)) == (Outcome.COMPACTED, None, 1)
 
 
-class Named(Writer):
+class Named(FakeSummarizer):
     """A summarizer with a name of any kind."""
 
     def __init__(self, given: Any) -> None:
@@ -89,19 +89,19 @@ class Named(Writer):
     ],
 )
 async def test_whatever_a_summarizer_is_called_its_summary_is_taken(given: Any, kept: str, db: AsyncSessionDB) -> None:
-    await filled(db)
-    made = await agent(db, Named(given)).compress_context()
+    await fill(db)
+    made = await compacting_agent(db, Named(given)).compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, kept)
 
 
 async def test_what_a_summarizer_raises_may_be_any_text_and_holds_no_secret(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
 
     def refused(_: base.SummaryRequest) -> str:
         raise errors.ModelError(f"bad \ud800\nwith {key}")
 
-    assert (await agent(db, Writer(refused)).compress_context()).outcome is Outcome.COMPACTED
+    assert (await compacting_agent(db, FakeSummarizer(refused)).compress_context()).outcome is Outcome.COMPACTED
     (made,) = await db.compactions("talk")
     assert made.ledger["notes"] == ["writer: bad ? with [redacted]"]
 
@@ -150,8 +150,10 @@ def test_for_any_text_a_summary_is_written_the_same_again_and_every_line_is_quot
 
 
 async def test_a_forged_summary_is_committed_as_a_quote(db: AsyncSessionDB) -> None:
-    await filled(db)
-    made = await agent(db, Writer(lambda request: FORGED + " ".join(request.must_keep))).compress_context()
+    await fill(db)
+    made = await compacting_agent(
+        db, FakeSummarizer(lambda request: FORGED + " ".join(request.must_keep))
+    ).compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
     (stands,) = [str(each.content) for each in made.messages if each.uid.startswith("summary:")]
     assert not [sign for sign in ("<|", "\x1b", "\u202e", "\nUser:", "\n[The") if sign in stands]
@@ -161,10 +163,10 @@ async def test_a_forged_summary_is_committed_as_a_quote(db: AsyncSessionDB) -> N
 
 
 async def test_three_that_hang_have_one_deadline_together(db: AsyncSessionDB) -> None:
-    await filled(db)
-    stuck = [stage.Stuck() for _ in range(3)]
-    writers = [Writer(lambda _, each=each: each()) for each in stuck]  # type: ignore[misc]
-    one = agent(db, writers, compaction_policy=policy.CompactionPolicy(deadline=0.2))
+    await fill(db)
+    stuck = [agents.Stuck() for _ in range(3)]
+    writers = [FakeSummarizer(lambda _, each=each: each()) for each in stuck]  # type: ignore[misc]
+    one = compacting_agent(db, writers, compaction_policy=policy.CompactionPolicy(deadline=0.2))
     made = await one.compress_context()
     assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
     assert [len(each.requests) for each in writers] == [1, 0, 0]
@@ -172,15 +174,15 @@ async def test_three_that_hang_have_one_deadline_together(db: AsyncSessionDB) ->
 
 
 async def test_who_is_asked_again_has_only_what_is_left_of_the_deadline(db: AsyncSessionDB) -> None:
-    await filled(db)
-    clock, stuck = stage.LoopClock(), stage.Stuck()
+    await fill(db)
+    clock, stuck = agents.LoopClock(), agents.Stuck()
 
     async def dawdles(_: base.SummaryRequest) -> str:
         clock.advance(14.0)
         return "forgetful" if len(first.requests) == 1 else str(await stuck())
 
-    first, second = Writer(dawdles), Writer()
-    one = agent(db, [first, second], compaction_policy=policy.CompactionPolicy(deadline=20.0))
+    first, second = FakeSummarizer(dawdles), FakeSummarizer()
+    one = compacting_agent(db, [first, second], compaction_policy=policy.CompactionPolicy(deadline=20.0))
     made = await one.compress_context()
     assert (made.outcome, made.model, second.requests) == (Outcome.COMPACTED, None, [])
     assert (len(first.requests), stuck.cancelled) == (2, True)
@@ -322,18 +324,20 @@ def sizes(work: compress.Job, context: types.Context) -> tuple[int, int]:
 
 
 async def test_where_even_the_extract_is_too_long_it_takes_ever_less_room_and_off_the_loop(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     roomy = policy.CompactionPolicy(summary=0.2)
-    before, staying = sizes(agent(db, compaction_policy=roomy).compaction_job(), await db.context("talk"))
+    before, staying = sizes(compacting_agent(db, compaction_policy=roomy).compaction_job(), await db.context("talk"))
     mark = tokens.estimate(summary.MARK) + 20
     for room in (80, 100, 150, 250, 400, 700):
         name = f"room{room}"
-        await filled(db, name=name)
+        await fill(db, name=name)
         # So much may the summary have, lest the context shrinks by too little.
         shrink = 1 - (staying + mark + room) / before
         wants = msgspec.structs.replace(roomy, least_shrink=shrink)
         meter = Watching()
-        one = agent(db, Writer(lambda _: 1 // 0), session_id=name, compaction_policy=wants, meter=meter)
+        one = compacting_agent(
+            db, FakeSummarizer(lambda _: 1 // 0), session_id=name, compaction_policy=wants, meter=meter
+        )
         made = await one.compress_context()
         assert made.outcome is Outcome.COMPACTED, (room, made.reason)
         assert made.after <= before * (1 - shrink) + 1

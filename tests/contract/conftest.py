@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, fault_points
-from tests import soundness
-from tests.contract import backends, steps
+from tests.support import backends, consistency, conversations
 
 MakeDb = Callable[..., SessionDB]
 
 
-def _opener(backend: backends.Backend, folder: Path, clock: steps.Clock) -> Iterator[MakeDb]:
+def _opener(backend: backends.Backend, folder: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
     opened: list[tuple[str, SessionDB]] = []
 
     def make(name: str = "store", **options: object) -> SessionDB:
@@ -28,26 +27,26 @@ def _opener(backend: backends.Backend, folder: Path, clock: steps.Clock) -> Iter
 
     yield make
     left = {name: db for name, db in opened if not db.driver._closed and db not in backends.spoiled}
-    reports = [soundness.report(db) for db in left.values()]  # a store that was opened twice is looked at once
+    reports = [consistency.report(db) for db in left.values()]  # a store that was opened twice is looked at once
     for _, db in opened:
         db.close()
     assert not any(reports), reports
 
 
 @pytest.fixture
-def clock() -> steps.Clock:
-    return steps.Clock()
+def clock() -> conversations.Clock:
+    return conversations.Clock()
 
 
 @pytest.fixture(params=backends.SHARED, ids=lambda backend: backend.name)
-def make_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[MakeDb]:
+def make_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
     """Opens a database; the same name opens the same one again, as another process would."""
     yield from _opener(request.param, tmp_path, clock)
 
 
 @pytest.fixture(params=backends.EVERY, ids=lambda backend: backend.name)
 def db(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock, long_open: backends.Kept
+    request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock, long_open: backends.Kept
 ) -> Iterator[SessionDB]:
     if request.param.name != "postgres":
         for make in _opener(request.param, tmp_path, clock):
@@ -55,7 +54,7 @@ def db(
         return
     db = long_open.open(clock)
     yield db
-    report = None if db.driver._closed or db in backends.spoiled else soundness.report(db)
+    report = None if db.driver._closed or db in backends.spoiled else consistency.report(db)
     long_open.empty()
     assert report is None, report
 
@@ -67,13 +66,13 @@ def long_open() -> Iterator[backends.Kept]:
 
 
 @pytest.fixture(params=backends.FILES, ids=lambda backend: backend.name)
-def make_file_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[MakeDb]:
+def make_file_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
     """The same, of a database that is a file."""
     yield from _opener(request.param, tmp_path, clock)
 
 
 @pytest.fixture(params=backends.SHELVED, ids=lambda backend: backend.name)
-def shelved_db(request: pytest.FixtureRequest, tmp_path: Path, clock: steps.Clock) -> Iterator[SessionDB]:
+def shelved_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[SessionDB]:
     """A database whose attachments are files."""
     for make in _opener(request.param, tmp_path, clock):
         yield make()

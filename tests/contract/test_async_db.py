@@ -13,8 +13,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, fault_points, types
 from holdfast.store import async_db, notifications
-from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
+from tests.support import backends, conversations
 
 # What only the bridge itself uses, or is.
 INSIDE = {"driver", "db", "run", "share"}
@@ -102,10 +102,10 @@ def test_every_name_does_what_its_namesake_does(db: SessionDB) -> None:
         lease = await adb.acquire_lease("talk", "compact")
         await adb.renew_lease(lease)
         child = await adb.commit_compaction(lease, summary="gist", cut_seq=2)
-        assert steps.contents(await adb.context("talk")) == ["gist", "c"]
+        assert conversations.contents(await adb.context("talk")) == ["gist", "c"]
         await adb.undo_compaction("talk")
         await adb.hide("talk", 3)
-        assert steps.contents(await adb.context("talk", upto=2)) == ["a", "b"]
+        assert conversations.contents(await adb.context("talk", upto=2)) == ["a", "b"]
         assert (await adb.head("talk")).id == child.id
         assert await adb.try_acquire_compression_lock("talk", "me")
         assert await adb.append_messages("talk", []) == []
@@ -129,20 +129,20 @@ def test_errors_reach_the_one_who_asked(db: SessionDB) -> None:
 
 
 def test_concurrent_appends_share_commits(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         before = gate.passed["append.committed"]
         receipts = await asyncio.gather(*(append(adb, str(number)) for number in range(200)))
         assert sorted(receipt.seq for receipt in receipts) == list(range(1, 201))
         assert gate.passed["append.committed"] - before <= 5
-        assert sorted(map(int, steps.contents(db.transcript("talk")))) == list(range(200))
+        assert sorted(map(int, conversations.contents(db.transcript("talk")))) == list(range(200))
 
     run(story, db)
 
 
 def test_append_is_acknowledged_only_after_its_commit(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -157,7 +157,7 @@ def test_append_is_acknowledged_only_after_its_commit(db: SessionDB, gate: Gate)
 
 
 def test_what_arrives_during_a_commit_shares_the_next_one(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -173,7 +173,7 @@ def test_what_arrives_during_a_commit_shares_the_next_one(db: SessionDB, gate: G
 
 
 def test_each_tasks_messages_stay_in_its_order(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def task(adb: AsyncSessionDB, name: int) -> list[int]:
         return [(await append(adb, f"{name}:{number}")).seq for number in range(20)]
@@ -184,22 +184,22 @@ def test_each_tasks_messages_stay_in_its_order(db: SessionDB) -> None:
 
     run(story, db)
     for name in range(8):
-        mine = [text for text in steps.contents(db.transcript("talk")) if text.startswith(f"{name}:")]
+        mine = [text for text in conversations.contents(db.transcript("talk")) if text.startswith(f"{name}:")]
         assert mine == [f"{name}:{number}" for number in range(20)]
 
 
 def test_unawaited_appends_of_one_task_are_written_in_order(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         await asyncio.gather(*(append(adb, str(number)) for number in range(300)))
 
     run(story, db)
-    assert steps.contents(db.transcript("talk")) == [str(number) for number in range(300)]
+    assert conversations.contents(db.transcript("talk")) == [str(number) for number in range(300)]
 
 
 def test_batch_stays_together_in_a_group(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         batches = [[{"role": "user", "content": f"{name}{number}"} for number in range(4)] for name in "abcdef"]
@@ -226,9 +226,9 @@ async def together(adb: AsyncSessionDB, gate: Gate, *appends: Coroutine[Any, Any
 
 
 def test_bad_append_in_a_group_fails_alone(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.append_message("talk", role="user", content="x", uid="taken")
-    steps.begin(db, "gone", "a")
+    conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
     before = gate.passed["append.committed"]
 
@@ -249,11 +249,11 @@ def test_bad_append_in_a_group_fails_alone(db: SessionDB, gate: Gate) -> None:
         assert gate.passed["append.committed"] - before in ((2, 3) if db.driver.concurrent_writes else (2,))
 
     run(story, db)
-    assert steps.contents(db.transcript("talk")) == ["x", "first", "good 1", "good 2"]
+    assert conversations.contents(db.transcript("talk")) == ["x", "first", "good 1", "good 2"]
 
 
 def test_append_with_a_lease_that_cannot_be_looked_up_fails_alone(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     lease = db.acquire_lease("talk", "turn")
     backends.break_leases(db, "missing")
 
@@ -270,7 +270,7 @@ def test_append_with_a_lease_that_cannot_be_looked_up_fails_alone(db: SessionDB,
 
 
 def test_same_uid_from_many_tasks_is_one_message(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         receipts = await asyncio.gather(*(append(adb, "x", uid="u") for _ in range(20)))
@@ -282,7 +282,7 @@ def test_same_uid_from_many_tasks_is_one_message(db: SessionDB) -> None:
 
 @pytest.mark.parametrize("error", [errors.StoreFull(), errors.StoreBusy(), RuntimeError("unforeseen")])
 def test_failed_commit_reaches_everybody_in_the_group(db: SessionDB, gate: Gate, error: Exception) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         fail_once = iter([error])
@@ -305,7 +305,7 @@ def test_failed_commit_reaches_everybody_in_the_group(db: SessionDB, gate: Gate,
 
 
 def test_cancelled_waiter_loses_and_doubles_nothing(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -320,7 +320,7 @@ def test_cancelled_waiter_loses_and_doubles_nothing(db: SessionDB, gate: Gate) -
         for task in (under_way, in_line):
             with pytest.raises(asyncio.CancelledError):
                 await task
-        assert steps.contents(db.transcript("talk")) == ["under way", "in line", "other"]
+        assert conversations.contents(db.transcript("talk")) == ["under way", "in line", "other"]
         again = await asyncio.gather(append(adb, "under way", uid="a"), append(adb, "in line", uid="b"))
         assert [(receipt.seq, receipt.duplicate) for receipt in again] == [(1, True), (2, True)]
 
@@ -328,7 +328,7 @@ def test_cancelled_waiter_loses_and_doubles_nothing(db: SessionDB, gate: Gate) -
 
 
 def test_timeout_of_a_waiter_is_a_cancelled_waiter(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -344,7 +344,7 @@ def test_timeout_of_a_waiter_is_a_cancelled_waiter(db: SessionDB, gate: Gate) ->
 
 @pytest.mark.parametrize("moment", ["running", "waiting", "just given"])
 def test_cancelling_all_tasks_of_the_loop_cancels_no_write(db: SessionDB, gate: Gate, moment: str) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         given = []
@@ -379,7 +379,7 @@ def test_cancelling_all_tasks_of_the_loop_cancels_no_write(db: SessionDB, gate: 
 
 def test_close_writes_what_was_given(make_db: MakeDb, gate: Gate) -> None:
     db = make_db()
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -398,7 +398,7 @@ def test_close_writes_what_was_given(make_db: MakeDb, gate: Gate) -> None:
 
 
 def test_cancelled_close_cancels_no_append(db: SessionDB, gate: Gate) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
@@ -416,7 +416,7 @@ def test_cancelled_close_cancels_no_append(db: SessionDB, gate: Gate) -> None:
 
 def test_closed_store_says_so_and_keeps_nobody_waiting(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
 
     async def story(adb: AsyncSessionDB) -> None:
         await adb.close()
@@ -442,16 +442,16 @@ def test_leaving_the_block_closes_the_store(make_db: MakeDb) -> None:
 
 def test_reads_go_on_while_a_commit_waits_for_the_disk(make_db: MakeDb, gate: Gate) -> None:
     db = make_db()
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
 
     async def story(adb: AsyncSessionDB) -> None:
         gate.hold("append.committing")
         waiting = append(adb, "b")
         await gate.is_reached()
-        assert steps.contents(await adb.context("talk")) == ["a"]
+        assert conversations.contents(await adb.context("talk")) == ["a"]
         gate.open()
         await waiting
-        assert steps.contents(await adb.context("talk")) == ["a", "b"]
+        assert conversations.contents(await adb.context("talk")) == ["a", "b"]
 
     run(story, db)
 

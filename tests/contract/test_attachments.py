@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
-from tests.contract.histories import exported, imported
-from tests.contract.hostile import fresh, resealed, where
+from tests.support import backends, conversations
+from tests.support.hostile_exports import fresh, resealed, where
+from tests.support.random_histories import exported, imported
 
 PICTURE, SOUND = b"\x89PNG\0" * 1000, b"RIFF" * 500
 HOUR = 3600.0
@@ -29,7 +29,7 @@ def attach(db: SessionDB, session_id: str, *digests: str) -> None:
 def talk(db: SessionDB, name: str = "talk", content: bytes = PICTURE) -> str:
     """A conversation whose second message names an attachment; its digest."""
     digest = db.blobs.put(content, "image/png").digest
-    attach(db, steps.begin(db, name, "look"), digest)
+    attach(db, conversations.begin(db, name, "look"), digest)
     return digest
 
 
@@ -88,14 +88,14 @@ def test_importing_twice_is_importing_once(make_db: MakeDb, export: Path) -> Non
     db.admin.export_to(export)
     other.admin.import_from(export)
     blob, kept = other.blobs.get(digest), backends.shelved(other)
-    with steps.nothing_changes(other):
+    with conversations.nothing_changes(other):
         report = other.admin.import_from(export)
     assert (report.ids("already_there"), report.blobs, report.lost_blobs) == (["talk"], 0, ())
     assert (other.blobs.get(digest), backends.shelved(other)) == (blob, kept)
 
 
 def test_an_export_without_attachments_has_no_folder(db: SessionDB, export: Path) -> None:
-    steps.begin(db, "talk", "one")
+    conversations.begin(db, "talk", "one")
     db.blobs.put(PICTURE)
     db.admin.export_to(export)
     assert os.listdir(export.parent) == [export.name]
@@ -121,14 +121,14 @@ def test_what_a_redacted_message_named_does_not_come_along(db: SessionDB, export
 
 def test_text_that_looks_like_a_name_brings_nothing_along(db: SessionDB, export: Path) -> None:
     digest = db.blobs.put(PICTURE).digest
-    steps.begin(db, "talk", f'{{"blob":"{digest}"}}')
+    conversations.begin(db, "talk", f'{{"blob":"{digest}"}}')
     assert db.admin.export_to(export).blobs == ()
 
 
-def test_an_archive_brings_its_attachments_back(make_db: MakeDb, clock: steps.Clock, export: Path) -> None:
+def test_an_archive_brings_its_attachments_back(make_db: MakeDb, clock: conversations.Clock, export: Path) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
-    clock.advance(steps.DAY)
+    clock.advance(conversations.DAY)
     db.admin.prune(db.admin.plan_prune(older_than_days=0), export)
     db.admin.scrub()
     assert other.admin.import_from(export).blobs == 1
@@ -191,7 +191,7 @@ def test_damage_here_is_healed_by_importing_again(make_db: MakeDb, export: Path)
 
 
 def test_a_collection_meanwhile_takes_nothing_that_is_about_to_be_named(
-    make_db: MakeDb, clock: steps.Clock, export: Path, at_point: Callable[[Callable[[str], None]], None]
+    make_db: MakeDb, clock: conversations.Clock, export: Path, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:
     db, other = make_db(), make_db("other")
     digest = talk(db)
@@ -231,7 +231,7 @@ def test_a_deleted_attachment_is_not_even_drafted_when_its_conversation_is_refus
 
 
 def test_one_that_was_deleted_and_not_yet_collected_goes_with_the_next_collection(
-    db: SessionDB, export: Path, clock: steps.Clock
+    db: SessionDB, export: Path, clock: conversations.Clock
 ) -> None:
     talk(db)
     db.admin.export_to(export)
@@ -244,11 +244,11 @@ def test_one_that_was_deleted_and_not_yet_collected_goes_with_the_next_collectio
 
 def test_a_branch_without_its_origin_brings_no_attachment(make_db: MakeDb, export: Path, at_point: AtPoint) -> None:
     db, other = make_db(), make_db("other")
-    steps.begin(db, "trunk", "a")
+    conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="twig")
     attach(db, "twig", db.blobs.put(PICTURE).digest)
     db.admin.export_to(export)
-    steps.begin(other, "trunk", "something else")
+    conversations.begin(other, "trunk", "something else")
     passed: list[str] = []
     at_point(passed.append)
     report = other.admin.import_from(export)
@@ -272,7 +272,7 @@ def meanwhile(other: SessionDB, at_point: AtPoint, change: Callable[[], object])
 
 @pytest.mark.parametrize("deleted_before", [False, True])
 def test_attachments_of_a_conversation_refused_while_writing_are_collected(
-    make_db: MakeDb, export: Path, at_point: AtPoint, clock: steps.Clock, deleted_before: bool
+    make_db: MakeDb, export: Path, at_point: AtPoint, clock: conversations.Clock, deleted_before: bool
 ) -> None:
     db, other = make_db(), make_db("other")
     backends.spoiled.add(db)
@@ -282,7 +282,7 @@ def test_attachments_of_a_conversation_refused_while_writing_are_collected(
     if deleted_before:
         talk(other, "earlier")
         other.delete_conversation("earlier")
-    meanwhile(other, at_point, lambda: steps.begin(other, "talk", "mine"))
+    meanwhile(other, at_point, lambda: conversations.begin(other, "talk", "mine"))
     report = other.admin.import_from(export)
     assert (report.outcomes[0].outcome, report.blobs, report.lost_blobs) == ("conflict", 0, ())
     assert other.blobs.collect().blobs == 0
@@ -292,17 +292,17 @@ def test_attachments_of_a_conversation_refused_while_writing_are_collected(
 
 
 def test_what_others_name_or_are_about_to_name_stays_when_a_conversation_is_refused(
-    make_db: MakeDb, export: Path, at_point: AtPoint, clock: steps.Clock
+    make_db: MakeDb, export: Path, at_point: AtPoint, clock: conversations.Clock
 ) -> None:
     db, other = make_db(), make_db("other")
     digest = db.blobs.put(PICTURE).digest
     for name in ("refused", "taken"):
-        attach(db, steps.begin(db, name, "look"), digest)
+        attach(db, conversations.begin(db, name, "look"), digest)
     attach(db, "refused", db.blobs.put(SOUND).digest)
     db.admin.export_to(export)
 
     def change() -> None:
-        steps.begin(other, "refused", "mine")
+        conversations.begin(other, "refused", "mine")
         clock.advance(1)
         other.blobs.put(SOUND)
 
@@ -440,7 +440,7 @@ def test_attachments_beside_another_file_are_left_alone(db: SessionDB, export: P
 def test_an_export_that_fails_leaves_the_one_before(db: SessionDB, export: Path) -> None:
     backends.spoiled.add(db)
     talk(db)
-    steps.begin(db, "c", "one", "two", "three")
+    conversations.begin(db, "c", "one", "two", "three")
     db.admin.export_to(export)
     before = files(export.parent)
     talk(db, "more", SOUND)
@@ -463,7 +463,7 @@ def test_an_export_never_replaces_the_store_itself(make_file_db: MakeDb, ending:
     talk(db)
     with pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
         db.admin.export_to(Path(db.driver.path + ending))
-    assert steps.contents(db.transcript("talk"))[0] == "look"
+    assert conversations.contents(db.transcript("talk"))[0] == "look"
 
 
 class Bytes:

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
-from tests import facets, soundness
-from tests.contract import backends, mail, steps
-from tests.contract.nonsense import CALLS, JUNK, Arguments, refused
+from tests.support import backends, consistency, conversations, facets, mail
+from tests.support.invalid_arguments import CALLS, JUNK, Arguments, refused
 
 pytestmark = pytest.mark.parametrize("db", backends.DRIVERS, ids=lambda backend: backend.name, indirect=True)
 
@@ -24,10 +23,10 @@ def some(db: SessionDB, place: int) -> list[Any]:
 
 
 def fill(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abc")
-    steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", *"abc")
+    conversations.compact(db, "talk", 1)
     db.hide("talk", 3)
-    steps.act(db, "talk")
+    conversations.act(db, "talk")
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -35,12 +34,12 @@ def test_nonsense_is_refused_with_an_error_of_ours_or_harmless(db: SessionDB, ca
     fill(db)
     given = CALLS[call]
     good = given(db) if callable(given) else given
-    before = soundness.rows(db)
+    before = consistency.rows(db)
     for name, junk in ((name, junk) for place, name in enumerate(good) for junk in some(db, place)):
         if callable(junk) and callable(good[name]):
             continue  # what a function raises is its own
         refusal = refused(lambda name=name, junk=junk: operator.attrgetter(call)(db)(**{**good, name: junk}))
-        after = soundness.rows(db)
+        after = consistency.rows(db)
         # That a code was wrong is written down: they are counted.
         assert refusal is None or isinstance(refusal, errors.PairingRefused) or after == before, (name, junk)
         assert len(str(refusal)) < 400, (name, junk)
@@ -67,7 +66,7 @@ FIELDS = ("role", "content", "uid", "tool_calls", "tool_call_id", "at", "metadat
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_nonsense_in_a_message_of_a_batch_is_refused_or_comes_back(db: SessionDB, field: str) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     for number, junk in enumerate(JUNK):
         good: Arguments = {"role": "user", "content": "x", "uid": f"u{number}"}
         try:
@@ -82,11 +81,11 @@ def test_nonsense_in_a_message_of_a_batch_is_refused_or_comes_back(db: SessionDB
 @pytest.mark.parametrize("field", types.NewInboundMessage.__struct_fields__)
 def test_nonsense_in_what_arrives_is_refused_or_comes_back(db: SessionDB, field: str) -> None:
     for number, junk in enumerate(JUNK):
-        before = soundness.rows(db)
+        before = consistency.rows(db)
         try:
             arrival, _ = db.mail.add_inbound(mail.new(**{"key": f"k{number}", field: junk}))
         except errors.HoldfastError:
-            assert soundness.rows(db) == before, (field, junk)
+            assert consistency.rows(db) == before, (field, junk)
             continue
         kept = getattr(arrival, field)
         assert kept == junk or (field in ("home", "at") and junk is None), (field, junk, kept)
@@ -96,11 +95,11 @@ def test_nonsense_in_what_arrives_is_refused_or_comes_back(db: SessionDB, field:
 @pytest.mark.parametrize("field", types.NewOutgoing.__struct_fields__)
 def test_nonsense_in_what_goes_out_is_refused_or_comes_back(db: SessionDB, field: str) -> None:
     for junk in JUNK:
-        before = soundness.rows(db)
+        before = consistency.rows(db)
         try:
             outgoing = db.mail.post(mail.reply(**{field: junk}))
         except errors.HoldfastError:
-            assert soundness.rows(db) == before, (field, junk)
+            assert consistency.rows(db) == before, (field, junk)
             continue
         # A list may be given as any sequence.
         assert getattr(outgoing, field) in (junk, [*junk] if junk == () else junk), (field, junk, outgoing)
@@ -113,9 +112,9 @@ def test_nonsense_that_is_chosen_is_refused_and_nothing_is_claimed(db: SessionDB
     for junk in JUNK:
         chosen: list[Any] = [waiting[0].id, "talk", [waiting[1].id]]
         chosen[which] = junk
-        before = soundness.rows(db)
+        before = consistency.rows(db)
         if refused(lambda chosen=chosen: db.mail.begin_next_inbound(mail.ROUTE, lambda *_: tuple(chosen))):
-            assert soundness.rows(db) == before, junk
+            assert consistency.rows(db) == before, junk
         else:
             # Taken as it is: a name that is hostile only, or nobody to be joined.
             assert junk == [] or junk == () or isinstance(junk, str), junk
@@ -123,18 +122,18 @@ def test_nonsense_that_is_chosen_is_refused_and_nothing_is_claimed(db: SessionDB
 
 def test_a_choice_that_fails_claims_nothing(db: SessionDB) -> None:
     mail.came(db, "1")
-    before = soundness.rows(db)
+    before = consistency.rows(db)
     with pytest.raises(ZeroDivisionError):
         db.mail.begin_next_inbound(mail.ROUTE, lambda *_: 1 // 0)
-    assert soundness.rows(db) == before
+    assert consistency.rows(db) == before
 
 
 @pytest.mark.parametrize(
     "message", [None, 5, "text", b"x", [], {}, {"content": "x"}, {"role": "user", "extra": 1}, {5: 5}]
 )
 def test_what_is_no_message_is_refused(db: SessionDB, message: object) -> None:
-    steps.begin(db, "talk")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_messages("talk", [{"role": "user", "content": "good"}, message])
 
 
@@ -171,7 +170,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_comes_back_exactly(db: SessionDB, name: str) -> None:
     text = TEXTS[name]
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     part = {"type": "text", "text": text, text: [text]}
     call = types.ToolCall("call" + text, text, {text: text})
     db.append_message("talk", role="user", content=text)
@@ -180,7 +179,7 @@ def test_text_comes_back_exactly(db: SessionDB, name: str) -> None:
     plain, parts, result = db.context("talk")
     assert (plain.content, parts.content, parts.tool_calls) == (text, [part], (call,))
     assert (result.content, result.tool_call_id) == (text, "call" + text)
-    steps.compact(db, "talk", 3, text, ledger={text: text})
+    conversations.compact(db, "talk", 3, text, ledger={text: text})
     assert (db.compactions("talk")[0].summary, db.compactions("talk")[0].ledger) == (text, {text: text})
 
 
@@ -189,13 +188,13 @@ SURROGATES = ["\ud800", "a\udfffb", "\udc80"]
 
 @pytest.mark.parametrize("text", SURROGATES)
 def test_text_that_is_not_unicode_is_refused(db: SessionDB, text: str) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     messages: list[Arguments] = [
         {"content": text}, {"content": [{"t": text}]}, {"content": [{text: 1}]}, {"tool_call_id": text},
         {"tool_calls": [types.ToolCall("c", text)]}, {"tool_calls": [{"id": text}]},
         {"tool_calls": [types.ToolCall("c", "n", {"x": [text]})]},
     ]  # fmt: skip
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         for message in messages:
             with pytest.raises(errors.InvalidArgument):
                 db.append_message("talk", role="user", **message)
@@ -205,7 +204,7 @@ def test_text_that_is_not_unicode_is_refused(db: SessionDB, text: str) -> None:
 
 
 def test_ten_megabytes_come_back_exactly(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     text = "0123456789\n\0é🚀" * 700_000
     db.append_message("talk", role="user", content=text)
     db.append_message("talk", role="user", content=[{"type": "text", "text": text}])
@@ -215,9 +214,9 @@ def test_ten_megabytes_come_back_exactly(db: SessionDB) -> None:
 
 
 def test_text_beyond_the_limit_is_refused(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     huge = "x" * (64 * 1024 * 1024)
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", content=huge)
         with pytest.raises(errors.InvalidArgument):
@@ -240,7 +239,7 @@ def deep_in_the_stack(depth: int, call: Callable[[], object]) -> object:
 
 @pytest.mark.parametrize("kind", [dict, list])
 def test_deep_structure_comes_back_however_deep_its_reader_stands(db: SessionDB, kind: type) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     part = {"deep": nested(95, kind)}
     call = types.ToolCall("c", "n", part)
     db.append_message("talk", role="assistant", content=[part], tool_calls=[call])
@@ -254,9 +253,9 @@ def test_deep_structure_comes_back_however_deep_its_reader_stands(db: SessionDB,
 @pytest.mark.parametrize("depth", [101, 990, 100_000])
 @pytest.mark.parametrize("kind", [dict, list])
 def test_bottomless_structure_is_refused(db: SessionDB, kind: type, depth: int) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     part = {"deep": nested(depth, kind)}
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         with pytest.raises(errors.InvalidArgument):
             db.append_message("talk", role="user", content=[part])
         with pytest.raises(errors.InvalidArgument):
@@ -266,10 +265,10 @@ def test_bottomless_structure_is_refused(db: SessionDB, kind: type, depth: int) 
 
 
 def test_structure_that_holds_itself_is_refused(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     part: dict[str, Any] = {}
     part["self"] = part
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_message("talk", role="user", content=[part])
 
 
@@ -286,9 +285,9 @@ UNLIKE_JSON = {
 
 @pytest.mark.parametrize("what", UNLIKE_JSON)
 def test_what_json_would_quietly_change_is_refused(db: SessionDB, what: str) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     value = UNLIKE_JSON[what]
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         for more in ({"content": [{"x": value}]}, {"tool_calls": [types.ToolCall("c", "n", {"x": [value]})]}):
             with pytest.raises(errors.InvalidArgument):
                 db.append_message("talk", role="user", **more)
@@ -298,14 +297,14 @@ def test_what_json_would_quietly_change_is_refused(db: SessionDB, what: str) -> 
 
 @pytest.mark.parametrize("value", [0, -1, 2**63, 2**80 + 1, 0.1, -0.0, 1e300, True, False, None, "", [], {}, [[], {}]])
 def test_json_comes_back_exactly(db: SessionDB, value: object) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.append_message("talk", role="user", content=[{"x": value, "": value}])
     (message,) = db.context("talk")
     assert repr(message.content[0]["x"]) == repr(value)
 
 
 def test_calls_may_be_in_the_form_chat_apis_use(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"broken'}}
     db.append_message("talk", role="assistant", tool_calls=[call, {"id": "d", "name": "n", "arguments": {"a": 1}}])
     assert db.transcript("talk")[0].tool_calls == (
@@ -320,8 +319,8 @@ def test_calls_may_be_in_the_form_chat_apis_use(db: SessionDB) -> None:
      types.ToolCall("", "n"), types.ToolCall("c", None), types.ToolCall(None)],
 )  # fmt: skip
 def test_what_is_no_call_is_refused(db: SessionDB, call: object) -> None:
-    steps.begin(db, "talk")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.append_message("talk", role="assistant", tool_calls=[call])
 
 
@@ -333,7 +332,7 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=steps.short)
+@pytest.mark.parametrize("name", HOSTILE, ids=conversations.short)
 def test_hostile_id_is_only_data(db: SessionDB, name: str) -> None:
     made = db.create_session(name, source=name, model=name, owner=name)
     receipt = db.append_message(name, role="user", content="x", uid=name)
@@ -367,10 +366,10 @@ BAD_IDS = [
 ]
 
 
-@pytest.mark.parametrize("name", BAD_IDS, ids=steps.short)
+@pytest.mark.parametrize("name", BAD_IDS, ids=conversations.short)
 def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db):
         for call in (
             lambda: db.create_session(name, source="s"),
             lambda: db.create_session("new", source=name),
@@ -378,7 +377,7 @@ def test_id_that_cannot_be_shown_is_refused(db: SessionDB, name: object) -> None
             lambda: db.append_message("talk", role="user", content="x", uid=name),
             lambda: db.append_message(name, role="user", content="x", create=NewConversation(source="s")),
             lambda: db.branch("talk", branch_id=name),
-            lambda: steps.compact_without_lease(db, "talk", 1, child_id=name),
+            lambda: conversations.compact_without_lease(db, "talk", 1, child_id=name),
             lambda: db.get_session(name),
             lambda: db.context(name),
         ):
@@ -402,7 +401,7 @@ def test_every_note_a_store_is_made_with_is_kept_for_itself(db: SessionDB) -> No
     made = db.driver.read(lambda tx: {row[0] for row in tx.all("copy_meta")})
     assert {"schema_revision", "schema_cookie", "generation", "created_at"} <= made
     for key in made:
-        with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+        with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             db.admin.set_meta(key, "abc")
 
 

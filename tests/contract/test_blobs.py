@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from holdfast.store.blobs import files as blob_files
-from tests.contract import backends, steps
+from tests.support import backends, conversations
 
 PICTURE = b"\x89PNG\0" * 1000
 HOUR = 3600.0
@@ -40,7 +40,7 @@ def gone(db: SessionDB, digest: str) -> bool:
 @pytest.mark.parametrize("data", [b"", b"x", PICTURE, os.urandom(3_000_000)], ids=len)
 def test_bytes_come_back_exactly(db: SessionDB, data: bytes) -> None:
     blob = db.blobs.put(data, "image/png")
-    assert (blob.size, blob.media_type, blob.at) == (len(data), "image/png", steps.NOON)
+    assert (blob.size, blob.media_type, blob.at) == (len(data), "image/png", conversations.NOON)
     assert content(db, blob.digest) == data
     assert db.blobs.get(blob.digest) == blob
 
@@ -112,7 +112,7 @@ def test_damaged_content_is_never_given_out_and_is_healed_by_putting_it_again(db
 # --- collecting ----------------------------------------------------------------------------------------------
 
 
-def test_blob_nobody_names_goes_after_a_day_and_not_before(db: SessionDB, clock: steps.Clock) -> None:
+def test_blob_nobody_names_goes_after_a_day_and_not_before(db: SessionDB, clock: conversations.Clock) -> None:
     digest = db.blobs.put(PICTURE).digest
     clock.advance(23 * HOUR)
     assert db.blobs.collect() == types.Collected(0, 0)
@@ -122,7 +122,7 @@ def test_blob_nobody_names_goes_after_a_day_and_not_before(db: SessionDB, clock:
     assert gone(db, digest)
 
 
-def test_putting_it_again_makes_it_young(db: SessionDB, clock: steps.Clock) -> None:
+def test_putting_it_again_makes_it_young(db: SessionDB, clock: conversations.Clock) -> None:
     db.blobs.put(PICTURE)
     clock.advance(23 * HOUR)
     digest = db.blobs.put(PICTURE).digest
@@ -131,29 +131,29 @@ def test_putting_it_again_makes_it_young(db: SessionDB, clock: steps.Clock) -> N
     assert not gone(db, digest)
 
 
-def test_named_blob_stays_however_old(db: SessionDB, clock: steps.Clock) -> None:
+def test_named_blob_stays_however_old(db: SessionDB, clock: conversations.Clock) -> None:
     digest = db.blobs.put(PICTURE).digest
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     attach(db, "talk", digest)
-    steps.compact(db, "talk", 2)
+    conversations.compact(db, "talk", 2)
     clock.advance(1000 * HOUR)
     assert db.blobs.collect(0).blobs == 0
     assert content(db, digest) == PICTURE
 
 
-def test_text_that_looks_like_a_name_keeps_nothing(db: SessionDB, clock: steps.Clock) -> None:
+def test_text_that_looks_like_a_name_keeps_nothing(db: SessionDB, clock: conversations.Clock) -> None:
     digest = db.blobs.put(PICTURE).digest
-    steps.begin(db, "talk", f'{{"blob":"{digest}"}}', digest)
+    conversations.begin(db, "talk", f'{{"blob":"{digest}"}}', digest)
     clock.advance(25 * HOUR)
     db.blobs.collect()
     assert gone(db, digest)
 
 
 def test_a_collection_without_anything_to_remove_waits_for_nobody(
-    db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
+    db: SessionDB, clock: conversations.Clock, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:
     named, young = (db.blobs.put(data).digest for data in (b"named", b"young"))
-    attach(db, steps.begin(db), named)
+    attach(db, conversations.begin(db), named)
     clock.advance(23 * HOUR)
     passed: list[str] = []
     at_point(passed.append)
@@ -163,16 +163,16 @@ def test_a_collection_without_anything_to_remove_waits_for_nobody(
 
 
 def test_name_written_while_blobs_are_collected_counts(
-    db: SessionDB, clock: steps.Clock, at_point: Callable[[Callable[[str], None]], None]
+    db: SessionDB, clock: conversations.Clock, at_point: Callable[[Callable[[str], None]], None]
 ) -> None:
     digests = [db.blobs.put(data).digest for data in (b"a", b"b", b"c")]
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     clock.advance(25 * HOUR)
 
     def name(point: str) -> None:
         if point == "collect.read":
             attach(db, "talk", digests[0])
-            attach(db, steps.begin(db, "new"), digests[1])
+            attach(db, conversations.begin(db, "new"), digests[1])
 
     at_point(name)
     assert db.blobs.collect().blobs == 1
@@ -182,7 +182,7 @@ def test_name_written_while_blobs_are_collected_counts(
 def test_putting_and_collecting_at_once_leaves_both_file_and_row_or_neither(db: SessionDB) -> None:
     for _ in range(25):
         digest = db.blobs.put(PICTURE).digest
-        steps.at_once(lambda: db.blobs.put(PICTURE), lambda: db.blobs.collect(0), lambda: db.blobs.collect(0))
+        conversations.at_once(lambda: db.blobs.put(PICTURE), lambda: db.blobs.collect(0), lambda: db.blobs.collect(0))
         gone(db, digest)
         assert db.blobs.put(PICTURE).digest == digest
         assert content(db, digest) == PICTURE
@@ -192,7 +192,7 @@ def test_putting_and_collecting_at_once_leaves_both_file_and_row_or_neither(db: 
 def test_what_only_removed_messages_named_goes_at_once(db: SessionDB, how: str) -> None:
     mine, shared = db.blobs.put(PICTURE).digest, db.blobs.put(b"shared").digest
     for name in ("talk", "other"):
-        steps.begin(db, name)
+        conversations.begin(db, name)
     attach(db, "talk", mine, shared)
     attach(db, "other", shared)
     db.delete_conversation("talk") if how == "delete" else db.redact("talk", 1)
@@ -228,7 +228,7 @@ def test_files_without_a_row_go_when_they_are_old(shelved_db: SessionDB) -> None
 @pytest.mark.parametrize("state", ["missing", "damaged"])
 def test_fsck_finds_blobs_that_are_named_and_not_sound(db: SessionDB, state: str) -> None:
     digest = db.blobs.put(PICTURE).digest
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     attach(db, "talk", digest)
     assert db.admin.fsck().ok
     backends.spoiled.add(db)

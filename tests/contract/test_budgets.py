@@ -12,20 +12,20 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors
 from holdfast.store import usage
-from tests.contract import steps
+from tests.support import conversations
 
 MakeDb = Callable[..., SessionDB]
 
 
 def test_budget_nobody_spent_of_has_version_zero(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     assert db.budget("talk") == (0, {})
     assert not db.update_budget("talk", 1, {"attempts": 1})
     assert db.budget("talk") == (0, {})
 
 
 def test_budget_is_spent_by_whoever_saw_its_version(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     assert db.update_budget("talk", 0, {"attempts": 1})
     assert not db.update_budget("talk", 0, {"attempts": 9})
     assert db.budget("talk") == (1, {"attempts": 1})
@@ -36,22 +36,22 @@ def test_budget_is_spent_by_whoever_saw_its_version(db: SessionDB) -> None:
 
 def test_spending_the_same_twice_is_spending_once(db: SessionDB) -> None:
     """Two processes that add one to the same number write the same: the second must not believe it was counted."""
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     assert [db.update_budget("talk", 0, {"attempts": 1}) for _ in range(2)] == [True, False]
     assert [db.update_budget("talk", 1, {"attempts": 2}) for _ in range(2)] == [True, False]
 
 
 def test_budget_is_the_conversations_whichever_session_is_given(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a", "b")
+    conversations.begin(db, "talk", "a", "b")
     assert db.update_budget("talk", 0, {"compactions": [1.5]})
-    head = steps.compact(db, "talk", 1)
+    head = conversations.compact(db, "talk", 1)
     assert db.budget(head.id) == (1, {"compactions": [1.5]})
     assert db.update_budget(head.id, 1, {})
     assert db.budget("talk") == (2, {})
 
 
 def test_spending_changes_nothing_of_the_conversation(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     lease, before = db.acquire_lease("talk", "compact"), db.conversation("talk")
     db.update_budget("talk", 0, {"attempts": 1})
     db.update_budget("talk", 1, {"attempts": 2})
@@ -63,7 +63,7 @@ def test_spending_changes_nothing_of_the_conversation(db: SessionDB) -> None:
 
 
 def test_unknown_and_deleted_conversations_have_no_budget(db: SessionDB) -> None:
-    steps.begin(db, "gone", "a")
+    conversations.begin(db, "gone", "a")
     db.update_budget("gone", 0, {"attempts": 1})
     db.delete_conversation("gone")
     for name, kind in (("gone", errors.ConversationDeleted), ("nobody", errors.NoSuchSession)):
@@ -73,29 +73,29 @@ def test_unknown_and_deleted_conversations_have_no_budget(db: SessionDB) -> None
             db.update_budget(name, 1, {})
 
 
-def test_budget_goes_with_its_conversation(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "gone", "a")
-    steps.begin(db, "ghost")
+def test_budget_goes_with_its_conversation(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "gone", "a")
+    conversations.begin(db, "ghost")
     for name in ("gone", "ghost"):
         db.update_budget(name, 0, {"attempts": 1})
     db.delete_conversation("gone")
-    clock.advance(2 * steps.DAY)
+    clock.advance(2 * conversations.DAY)
     assert db.admin.prune_empty_sessions() == 1
     # A ghost leaves no tombstone: its id may be used again, and nothing of it is left.
-    steps.begin(db, "ghost")
+    conversations.begin(db, "ghost")
     assert db.budget("ghost") == (0, {})
     assert db.admin.fsck().ok
 
 
 def test_branch_begins_with_a_budget_of_its_own(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     db.update_budget("talk", 0, {"attempts": 1})
     db.branch("talk", branch_id="branch")
     assert db.budget("branch") == (0, {})
 
 
 def test_budget_is_in_no_export(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
     db.update_budget("talk", 0, {"attempts": 1})
@@ -111,10 +111,10 @@ def test_budget_is_in_no_export(db: SessionDB) -> None:
 @pytest.mark.parametrize(
     "body",
     [{}, {"": None}, {"at": [1.5, 2**63, -0.0], "é\0": {"deep": [[], {}]}}, {"x": "x" * (64_000)}],
-    ids=steps.short,
+    ids=conversations.short,
 )
 def test_body_comes_back_exactly(db: SessionDB, body: dict[str, Any]) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     assert db.update_budget("talk", 0, body)
     assert repr(db.budget("talk")) == repr((1, body))
 
@@ -123,16 +123,16 @@ def test_body_comes_back_exactly(db: SessionDB, body: dict[str, Any]) -> None:
     "body",
     [None, 5, "text", '{"a": 1}', [], [1], {1: 2}, {"x": b"x"}, {"x": float("nan")}, {"x": (1, 2)}, {"x": {1}},
      {"x": object()}, {"x": "\ud800"}, {"\ud800": 1}, {"x": "x" * 65_536}, {"x": "é" * 32_768}],
-    ids=steps.short,
+    ids=conversations.short,
 )  # fmt: skip
 def test_body_that_could_not_come_back_exactly_is_refused(db: SessionDB, body: Any) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.update_budget("talk", 0, body)
 
 
 def test_body_up_to_the_limit_is_kept_and_not_a_byte_more(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     room = usage.MAX_BUDGET - len('{"x":""}')
     assert db.update_budget("talk", 0, {"x": "x" * room})
     with pytest.raises(errors.InvalidArgument, match=f"{usage.MAX_BUDGET + 1:,}"):
@@ -141,8 +141,8 @@ def test_body_up_to_the_limit_is_kept_and_not_a_byte_more(db: SessionDB) -> None
 
 @pytest.mark.parametrize("version", [-1, 1.0, True, None, "0", 2**63 - 1, 2**70])
 def test_version_that_is_none_is_refused(db: SessionDB, version: Any) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.update_budget("talk", version, {})
 
 
@@ -150,9 +150,11 @@ def test_version_that_is_none_is_refused(db: SessionDB, version: Any) -> None:
 
 
 def test_racing_spenders_have_one_winner_per_version(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     for version in range(10):
-        outcomes = steps.at_once(*(lambda n=n, v=version: db.update_budget("talk", v, {"by": n}) for n in range(6)))
+        outcomes = conversations.at_once(
+            *(lambda n=n, v=version: db.update_budget("talk", v, {"by": n}) for n in range(6))
+        )
         assert sorted(outcomes) == [False] * 5 + [True]
         assert db.budget("talk") == (version + 1, {"by": outcomes.index(True)})
 
@@ -171,7 +173,7 @@ with SessionDB(sys.argv[1], durability="process-crash") as db:
 
 def test_processes_that_count_together_count_right_and_a_restart_goes_on(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     for round_ in (1, 2):
         counters = [subprocess.Popen([sys.executable, "-c", _COUNTER, db.driver.path]) for _ in range(3)]
         assert [counter.wait() for counter in counters] == [0] * 3
@@ -180,6 +182,6 @@ def test_processes_that_count_together_count_right_and_a_restart_goes_on(make_db
 
 async def test_budget_can_be_awaited(make_db: MakeDb) -> None:
     async with AsyncSessionDB(make_db()) as adb:
-        steps.begin(adb.db, "talk", "a")
+        conversations.begin(adb.db, "talk", "a")
         assert await adb.update_budget("talk", 0, {"attempts": 1})
         assert await adb.budget("talk") == (1, {"attempts": 1})

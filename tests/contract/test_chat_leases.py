@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import mail, steps
+from tests.support import conversations, mail
 
 MakeDb = Callable[..., SessionDB]
 
@@ -30,7 +30,7 @@ def test_lease_has_one_holder_until_it_is_released(db: SessionDB) -> None:
         db.mail.renew_chat_lease(claim)
 
 
-def test_expired_lease_is_taken_over_and_cannot_be_renewed(db: SessionDB, clock: steps.Clock) -> None:
+def test_expired_lease_is_taken_over_and_cannot_be_renewed(db: SessionDB, clock: conversations.Clock) -> None:
     late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(29)
     db.mail.renew_chat_lease(late)
@@ -49,7 +49,7 @@ def test_expired_lease_is_taken_over_and_cannot_be_renewed(db: SessionDB, clock:
     ]
 
 
-def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: steps.Clock) -> None:
+def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: conversations.Clock) -> None:
     late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(60)
     db.mail.renew_chat_lease(late)
@@ -69,7 +69,7 @@ def test_acquiring_again_voids_the_old_token(db: SessionDB) -> None:
 def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     for round_ in range(15):
-        found = steps.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
+        found = conversations.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
         won = [claim for claim in found if isinstance(claim, types.ChatLease)]
         assert len(won) == 1
         assert all(isinstance(other, errors.Busy) for other in found if other is not won[0])
@@ -80,8 +80,8 @@ def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
 def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: MakeDb) -> None:
     db = make_db()
     address = db.driver.target if hasattr(db.driver, "target") else db.driver.path
-    code = "import sys; from holdfast import SessionDB; from tests.contract import steps; "
-    code += "SessionDB(sys.argv[1], clock=steps.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
+    code = "import sys; from holdfast import SessionDB; from tests.support import conversations; "
+    code += "SessionDB(sys.argv[1], clock=conversations.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
     subprocess.run([sys.executable, "-c", code, address], check=True)
     assert [held.state for held in db.mail.chat_leases()] == ["dead"]
     assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2

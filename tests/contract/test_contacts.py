@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store.mail import contacts
-from tests.contract import mail, steps
+from tests.support import conversations, mail
 
 MakeDb = Callable[..., SessionDB]
 HOUR = 3600.0
@@ -27,10 +27,10 @@ def refused(db: SessionDB, platform: str | None, code: str) -> float:
     return error.value.locked_for
 
 
-def test_last_role_of_a_contact_counts(db: SessionDB, clock: steps.Clock) -> None:
+def test_last_role_of_a_contact_counts(db: SessionDB, clock: conversations.Clock) -> None:
     assert db.contacts.get("far", "7") is None
     allowed = db.contacts.allow("far", "7", "admin", "root", "Ada")
-    assert (allowed.role, allowed.name, allowed.by, allowed.at) == ("admin", "Ada", "root", steps.NOON)
+    assert (allowed.role, allowed.name, allowed.by, allowed.at) == ("admin", "Ada", "root", conversations.NOON)
     clock.advance(1)
     denied = db.contacts.deny("far", "7", "root")
     assert (denied.role, denied.name) == ("denied", "Ada")
@@ -62,7 +62,7 @@ def test_only_the_digest_of_a_code_is_stored(db: SessionDB) -> None:
     assert code not in repr(mail.everything(db))
 
 
-def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: steps.Clock) -> None:
+def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: conversations.Clock) -> None:
     code = asked(db)
     assert refused(db, "near", code) == 0
     clock.advance(HOUR)
@@ -72,7 +72,9 @@ def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: steps.C
     assert db.contacts.pair(None, code).sender == "7"
 
 
-def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: SessionDB, clock: steps.Clock) -> None:
+def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(
+    db: SessionDB, clock: conversations.Clock
+) -> None:
     first = asked(db)
     clock.advance(599)
     assert db.contacts.create_pairing_code("far", "7") is None
@@ -83,7 +85,7 @@ def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: Sessi
     assert db.contacts.pair("far", second).sender == "7"
 
 
-def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: steps.Clock) -> None:
+def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: conversations.Clock) -> None:
     code = asked(db)
     db.contacts.deny("far", "7")
     assert refused(db, "far", code) == 0
@@ -94,7 +96,7 @@ def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: 
     assert person.role == "denied"
 
 
-def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: MakeDb, clock: steps.Clock) -> None:
+def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: MakeDb, clock: conversations.Clock) -> None:
     one, other = make_db(), make_db()
     code = asked(one)
     locked = [refused(db, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
@@ -115,12 +117,12 @@ def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: Make
 def test_concurrent_wrong_codes_are_all_counted(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     asked(stores[0])
-    found = steps.at_once(*(partial(db.contacts.pair, "far", "WRONG") for db in stores * 2))
+    found = conversations.at_once(*(partial(db.contacts.pair, "far", "WRONG") for db in stores * 2))
     times = sorted(error.locked_for for error in found if isinstance(error, errors.PairingRefused))
     assert times == [0.0] * 4 + [HOUR] * 4
 
 
-def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: steps.Clock) -> None:
+def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: conversations.Clock) -> None:
     code = asked(db)
     for _ in range(4):
         refused(db, "far", "WRONG")
@@ -134,11 +136,11 @@ def test_concurrent_pairings_with_one_code_have_one_winner(make_db: MakeDb) -> N
     one, other = make_db(), make_db()
     for number in range(10):
         code = asked(one, str(number))
-        found = steps.at_once(lambda: one.contacts.pair("far", code), lambda: other.contacts.pair("far", code))  # noqa: B023
+        found = conversations.at_once(lambda: one.contacts.pair("far", code), lambda: other.contacts.pair("far", code))  # noqa: B023
         assert sum(isinstance(each, errors.PairingRefused) for each in found) == 1
 
 
-def test_number_of_pending_codes_is_limited(db: SessionDB, clock: steps.Clock) -> None:
+def test_number_of_pending_codes_is_limited(db: SessionDB, clock: conversations.Clock) -> None:
     for number in range(contacts.MAX_PENDING_CODES):
         asked(db, str(number))
     assert db.contacts.create_pairing_code("far", "late") is None
@@ -150,7 +152,7 @@ def test_number_of_pending_codes_is_limited(db: SessionDB, clock: steps.Clock) -
 def test_stranger_is_notified_once(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for sender in map(str, range(10)):
-        found = steps.at_once(
+        found = conversations.at_once(
             *(lambda db=db, sender=sender: db.contacts.mark_stranger_notified("far", sender) for db in (one, other))
         )
         assert sorted(map(bool, found)) == [False, True]

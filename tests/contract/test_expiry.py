@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store.mail import queue_status
-from tests.contract import mail, steps
+from tests.support import conversations, mail
 
 
 def tidied(db: SessionDB, days: float = 30) -> list[int]:
@@ -23,7 +23,7 @@ def tidied(db: SessionDB, days: float = 30) -> list[int]:
 
 @pytest.mark.parametrize(("most", "rounds"), [(500, 1), (1, 2)])
 def test_expiry_deletes_old_mail_with_any_batch_size(
-    db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch, most: int, rounds: int
+    db: SessionDB, clock: conversations.Clock, monkeypatch: pytest.MonkeyPatch, most: int, rounds: int
 ) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", most)
     a, b = mail.came(db, "a", "b")
@@ -37,7 +37,7 @@ def test_expiry_deletes_old_mail_with_any_batch_size(
     for sent in (*db.mail.replies(a.id), *db.mail.replies(last.id), posted):
         db.mail.mark_delivered(sent.id, "there")
     assert sum(tidied(db)) == 0
-    clock.advance(31 * steps.DAY)
+    clock.advance(31 * conversations.DAY)
     (young,) = mail.came(db, "young")
     db.mail.settle_inbound(None, young.id, "ignored")
     # One that others were joined into goes after them: where they are looked at apart, the next time.
@@ -51,20 +51,20 @@ def test_expiry_deletes_old_mail_with_any_batch_size(
     assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
-def test_expiry_batch_is_limited(db: SessionDB, clock: steps.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_batch_is_limited(db: SessionDB, clock: conversations.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", 4)
     for arrival in mail.came(db, *map(str, range(10))):
         db.mail.settle_inbound(None, arrival.id, "ignored", outgoing=[mail.reply()])
         db.mail.mark_failed(db.mail.replies(arrival.id)[0].id, "gone")
-    clock.advance(31 * steps.DAY)
+    clock.advance(31 * conversations.DAY)
     assert [each for each in tidied(db) if each] == [8, 8, 4]
 
 
-def test_old_strangers_are_deleted(db: SessionDB, clock: steps.Clock) -> None:
+def test_old_strangers_are_deleted(db: SessionDB, clock: conversations.Clock) -> None:
     assert db.contacts.mark_stranger_notified("far", "eve")
     tidied(db)
     assert not db.contacts.mark_stranger_notified("far", "eve")
-    clock.advance(31 * steps.DAY)
+    clock.advance(31 * conversations.DAY)
     tidied(db)
     assert db.contacts.mark_stranger_notified("far", "eve")
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given
 
 from holdfast import AsyncSessionDB, SessionDB, errors
-from tests.contract import backends, histories, steps
 from tests.contract.conftest import MakeDb
-from tests.contract.histories import Step, exported, imported
+from tests.support import backends, conversations, random_histories
+from tests.support.random_histories import Step, exported, imported
 
 MEMORY = backends.MEMORY
 
 
-def fresh(clock: steps.Clock) -> SessionDB:
+def fresh(clock: conversations.Clock) -> SessionDB:
     return backends.open_db(MEMORY, Path("."), "", clock)
 
 
@@ -51,11 +51,11 @@ TIGHT = [
 @example(TIGHT[4])
 @example(TIGHT[5])
 @example(TIGHT[6])
-@given(histories.HISTORIES)
+@given(random_histories.HISTORIES)
 def test_any_store_comes_back_from_its_export_to_the_byte(history: list[Step]) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as db, fresh(clock) as other:
-        histories.perform(db, history, clock)
+        random_histories.perform(db, history, clock)
         text = exported(db)
         report = imported(other, text)
         assert report.ok, report
@@ -63,18 +63,18 @@ def test_any_store_comes_back_from_its_export_to_the_byte(history: list[Step]) -
         # Leases stay behind, and with them what is still running.
         for held in db.leases():
             backends.raw(db, "DELETE FROM leases WHERE token = ?", held.token)
-        assert steps.everything(other) == steps.everything(db)
+        assert conversations.everything(other) == conversations.everything(db)
         assert other.admin.fsck().ok
         again = imported(other, text)
         assert {outcome.outcome for outcome in again.outcomes} <= {"already_there"}
         assert (again.messages, exported(other)) == (0, text)
 
 
-@given(histories.HISTORIES)
+@given(random_histories.HISTORIES)
 def test_what_came_back_goes_on_as_the_first_one_would(history: list[Step]) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as db, fresh(clock) as other:
-        histories.perform(db, history, clock)
+        random_histories.perform(db, history, clock)
         imported(other, exported(db))
         for session in other.list_sessions(limit=100):
             assert other.append_message(session.id, role="user", content="next").seq == session.last_seq + 1
@@ -84,15 +84,17 @@ def test_what_came_back_goes_on_as_the_first_one_would(history: list[Step]) -> N
         assert other.admin.fsck().ok
 
 
-def test_the_same_store_gives_the_same_bytes(db: SessionDB, clock: steps.Clock) -> None:
-    histories.perform(db, [Step(verb, 0, 1, 2, "x") for verb in histories.VERBS if verb != "delete"], clock)
+def test_the_same_store_gives_the_same_bytes(db: SessionDB, clock: conversations.Clock) -> None:
+    random_histories.perform(
+        db, [Step(verb, 0, 1, 2, "x") for verb in random_histories.VERBS if verb != "delete"], clock
+    )
     before = exported(db)
     clock.advance(1000)
     assert exported(db) == before
 
 
 def test_lines_are_json_with_sorted_keys_between_a_header_and_an_end(db: SessionDB) -> None:
-    steps.begin(db, "talk", "é", "\0")
+    conversations.begin(db, "talk", "é", "\0")
     text = exported(db)
     header, *_, end = parsed(text)
     assert header == {"holdfast": "export", "version": 1}
@@ -103,10 +105,10 @@ def test_lines_are_json_with_sorted_keys_between_a_header_and_an_end(db: Session
 
 
 def test_a_branch_brings_all_it_reads_from_in_front_of_it(db: SessionDB) -> None:
-    steps.begin(db, "other", "x")
-    steps.begin(db, "root", "one", "two")
+    conversations.begin(db, "other", "x")
+    conversations.begin(db, "root", "one", "two")
     db.branch("root", 1, branch_id="twig")
-    steps.say(db, "twig", "mine")
+    conversations.say(db, "twig", "mine")
     db.branch("twig", 2, branch_id="leaf")
     out = io.StringIO()
     report = db.admin.export_to(out, ["leaf"])
@@ -115,8 +117,8 @@ def test_a_branch_brings_all_it_reads_from_in_front_of_it(db: SessionDB) -> None
 
 
 def test_any_session_names_its_conversation_and_none_is_told_twice(db: SessionDB) -> None:
-    steps.begin(db, "talk", "one")
-    child = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "one")
+    child = conversations.compact(db, "talk", 1)
     assert told(exported(db, child.id, "talk")) == ["talk"]
     assert db.admin.export_to(lambda _: None, [child.id]).origins == ()
 
@@ -129,7 +131,7 @@ def test_an_empty_store_is_an_export_too(make_db: MakeDb) -> None:
 
 def test_leases_are_not_exported(make_db: MakeDb) -> None:
     db, other = make_db(), make_db("other")
-    steps.begin(db, "talk", "one")
+    conversations.begin(db, "talk", "one")
     db.acquire_lease("talk", "turn", "somebody")
     assert "somebody" not in exported(db)
     imported(other, exported(db))
@@ -147,8 +149,8 @@ def test_leases_are_not_exported(make_db: MakeDb) -> None:
     ],
 )
 def test_what_is_not_what_was_written_is_not_passed_on(db: SessionDB, damage: str, what: str) -> None:
-    steps.begin(db, "c", "one", "two", "three")
-    steps.compact(db, "c", 1)
+    conversations.begin(db, "c", "one", "two", "three")
+    conversations.compact(db, "c", 1)
     if damage in backends.DAMAGES:
         backends.damage(db, damage)
     else:
@@ -159,8 +161,8 @@ def test_what_is_not_what_was_written_is_not_passed_on(db: SessionDB, damage: st
 
 
 def test_a_conversation_deleted_meanwhile_is_left_out(db: SessionDB) -> None:
-    steps.begin(db, "first", "one")
-    steps.begin(db, "second", "two")
+    conversations.begin(db, "first", "one")
+    conversations.begin(db, "second", "two")
     written: list[str] = []
 
     def write(text: str) -> None:
@@ -191,22 +193,22 @@ def test_a_long_conversation_is_never_held_whole(db: SessionDB) -> None:
     assert peak < 24_000_000
 
 
-@pytest.mark.parametrize("ids", ["talk", 7, [None], [""], [b"talk"], ["a\0b"]], ids=steps.short)
+@pytest.mark.parametrize("ids", ["talk", 7, [None], [""], [b"talk"], ["a\0b"]], ids=conversations.short)
 def test_what_are_no_ids_is_refused(db: SessionDB, ids: Any) -> None:
-    steps.begin(db, "talk", "one")
+    conversations.begin(db, "talk", "one")
     with pytest.raises(errors.InvalidArgument):
         db.admin.export_to(lambda _: None, ids)
 
 
 def test_an_unknown_id_is_refused_before_anything_is_written(db: SessionDB) -> None:
-    steps.begin(db, "talk", "one")
+    conversations.begin(db, "talk", "one")
     written: list[str] = []
     with pytest.raises(errors.NoSuchSession):
         db.admin.export_to(written.append, ["talk", "nobody"])
     assert written == []
 
 
-@pytest.mark.parametrize("target", [None, 1, "file.jsonl"], ids=steps.short)
+@pytest.mark.parametrize("target", [None, 1, "file.jsonl"], ids=conversations.short)
 def test_what_cannot_be_written_to_is_refused(db: SessionDB, target: Any) -> None:
     with pytest.raises(errors.InvalidArgument):
         db.admin.export_to(target)
@@ -220,5 +222,5 @@ async def _both_ways(db: AsyncSessionDB, other: AsyncSessionDB) -> Any:
 
 def test_both_are_awaited_on_the_async_face(make_db: MakeDb) -> None:
     db, other = make_db(), make_db("other")
-    steps.begin(db, "talk", "one")
+    conversations.begin(db, "talk", "one")
     assert asyncio.run(_both_ways(AsyncSessionDB(db), AsyncSessionDB(other))).ids("imported") == ["talk"]

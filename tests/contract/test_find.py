@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store import queries
-from tests.contract import backends, steps
+from tests.support import backends, conversations
 
 
 def ids(sessions: list) -> list[str]:
@@ -17,28 +17,28 @@ def ids(sessions: list) -> list[str]:
 # --- lists -------------------------------------------------------------------------------------------------
 
 
-def test_list_shows_heads_the_most_recently_active_first(db: SessionDB, clock: steps.Clock) -> None:
+def test_list_shows_heads_the_most_recently_active_first(db: SessionDB, clock: conversations.Clock) -> None:
     for name in ("one", "two", "three"):
         clock.advance(1)
-        steps.begin(db, name, "a")
+        conversations.begin(db, name, "a")
     clock.advance(1)
-    steps.say(db, "one", "b")
-    head = steps.compact(db, "two", 1)
+    conversations.say(db, "one", "b")
+    head = conversations.compact(db, "two", 1)
     listed = db.list_sessions()
     assert ids(listed) == ["one", "three", head.id]
     assert listed[0].active_at == clock.now
 
 
-def test_conversation_without_messages_is_as_active_as_it_is_new(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "one", "a")
+def test_conversation_without_messages_is_as_active_as_it_is_new(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "one", "a")
     clock.advance(1)
-    steps.begin(db, "two")
+    conversations.begin(db, "two")
     assert ids(db.list_sessions()) == ["two", "one"]
 
 
 def test_list_of_every_session_has_the_ended_ones_too(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a")
+    head = conversations.compact(db, "talk", 1)
     assert ids(db.list_sessions(every=True)) == [head.id, "talk"]
 
 
@@ -57,7 +57,7 @@ def test_list_is_filtered_by_owner_source_and_life(db: SessionDB) -> None:
 
 def test_pages_of_a_list_make_up_the_list(db: SessionDB) -> None:
     for number in range(7):
-        steps.begin(db, str(number))
+        conversations.begin(db, str(number))
     pages = [ids(db.list_sessions(limit=3, skip=skip)) for skip in (0, 3, 6, 9)]
     assert [name for page in pages for name in page] == ids(db.list_sessions())
     assert [len(page) for page in pages] == [3, 3, 1, 0]
@@ -78,21 +78,21 @@ def test_nonsense_in_a_list_is_refused(db: SessionDB, bad: dict[str, object]) ->
 
 
 def test_id_of_any_session_means_the_head(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a")
+    head = conversations.compact(db, "talk", 1)
     assert db.resolve("talk").id == db.resolve(head.id).id == head.id
 
 
 def test_unique_prefix_of_any_session_means_the_head(db: SessionDB) -> None:
-    steps.begin(db, "alpha", "a")
+    conversations.begin(db, "alpha", "a")
     head = db.commit_compaction(db.snapshot("alpha"), summary="s", cut_seq=1, child_id="beta")
-    steps.begin(db, "gamma")
+    conversations.begin(db, "gamma")
     assert db.resolve("al").id == db.resolve("be").id == head.id
 
 
 def test_ambiguous_prefix_lists_the_candidates(db: SessionDB) -> None:
     for name in ("talk-1", "talk-2", "other"):
-        steps.begin(db, name)
+        conversations.begin(db, name)
     with pytest.raises(errors.Ambiguous) as refusal:
         db.resolve("talk")
     assert refusal.value.candidates == ("talk-1", "talk-2")
@@ -100,19 +100,19 @@ def test_ambiguous_prefix_lists_the_candidates(db: SessionDB) -> None:
 
 
 def test_sessions_of_one_conversation_are_not_ambiguous(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, child_id="talk-continued")
     assert db.resolve("tal").id == "talk-continued"
 
 
 def test_whole_id_wins_over_longer_ones(db: SessionDB) -> None:
     for name in ("talk", "talk-2"):
-        steps.begin(db, name)
+        conversations.begin(db, name)
     assert db.resolve("talk").id == "talk"
 
 
 def test_title_means_its_conversation_however_it_is_spaced(db: SessionDB) -> None:
-    steps.begin(db, "talk", title="my  plan")
+    conversations.begin(db, "talk", title="my  plan")
     assert db.resolve("my plan").id == db.resolve(" my   plan ").id == "talk"
 
 
@@ -130,26 +130,26 @@ def test_whoever_looks_finds_a_title_by_other_capitals_or_a_part(db: SessionDB) 
 
 
 def test_id_wins_over_a_title_and_a_title_over_a_prefix(db: SessionDB) -> None:
-    steps.begin(db, "one", title="two")
-    steps.begin(db, "two", title="thr")
-    steps.begin(db, "three")
+    conversations.begin(db, "one", title="two")
+    conversations.begin(db, "two", title="thr")
+    conversations.begin(db, "three")
     assert db.resolve("two").id == "two"
     assert db.resolve("thr").id == "two"
 
 
-def test_last_means_the_most_recently_active(db: SessionDB, clock: steps.Clock) -> None:
+def test_last_means_the_most_recently_active(db: SessionDB, clock: conversations.Clock) -> None:
     with pytest.raises(errors.NoSuchSession):
         db.resolve("last")
-    steps.begin(db, "one", "a")
+    conversations.begin(db, "one", "a")
     clock.advance(1)
-    steps.begin(db, "two", "a", owner="you")
+    conversations.begin(db, "two", "a", owner="you")
     assert (db.resolve("last").id, db.resolve("last", owner="").id) == ("two", "one")
-    steps.begin(db, "three", title="last")
+    conversations.begin(db, "three", title="last")
     assert db.resolve("last").id == "three"
 
 
 def test_owner_sees_only_their_own(db: SessionDB) -> None:
-    steps.begin(db, "secret-1", owner="you", title="plan")
+    conversations.begin(db, "secret-1", owner="you", title="plan")
     for text in ("secret-1", "secret", "plan"):
         with pytest.raises(errors.NoSuchSession):
             db.resolve(text, owner="me")
@@ -157,7 +157,7 @@ def test_owner_sees_only_their_own(db: SessionDB) -> None:
 
 
 def test_what_fits_nothing_is_said(db: SessionDB) -> None:
-    steps.begin(db, "gone", "a")
+    conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
     with pytest.raises(errors.NoSuchSession):
         db.resolve("nothing like it")
@@ -167,7 +167,7 @@ def test_what_fits_nothing_is_said(db: SessionDB) -> None:
 
 def test_letters_that_mean_something_to_databases_mean_nothing_here(db: SessionDB) -> None:
     for name in ("a%b", "a_b", "axb", "a'b"):
-        steps.begin(db, name)
+        conversations.begin(db, name)
     for name in ("a%", "a_", "a'"):
         assert db.resolve(name).id == name + "b"
 
@@ -188,18 +188,20 @@ def test_a_title_is_found_whoever_owns_it_and_named_when_several_do(db: SessionD
     assert caught.value.candidates == ("one", "two")
 
 
-def test_the_latest_are_listed_in_order_however_long_ago_the_others_were(db: SessionDB, clock: steps.Clock) -> None:
+def test_the_latest_are_listed_in_order_however_long_ago_the_others_were(
+    db: SessionDB, clock: conversations.Clock
+) -> None:
     """Minutes, hours and days apart; one without a message, one from a clock that was ahead, one that went on."""
-    steps.begin(db, "ahead", "a")
+    conversations.begin(db, "ahead", "a")
     for number, seconds in enumerate((0, 1, 599, 600, 7_000, 90_000)):
-        clock.now = steps.NOON + seconds
-        steps.begin(db, f"c{number}", "hello")
-    clock.now = steps.NOON + 3_000
+        clock.now = conversations.NOON + seconds
+        conversations.begin(db, f"c{number}", "hello")
+    clock.now = conversations.NOON + 3_000
     db.create_session("empty", source="test")
-    clock.now = steps.NOON - 5_000
-    steps.say(db, "ahead", "back")
-    clock.now = steps.NOON + 95_000
-    steps.say(db, "c1", "again")
+    clock.now = conversations.NOON - 5_000
+    conversations.say(db, "ahead", "back")
+    clock.now = conversations.NOON + 95_000
+    conversations.say(db, "c1", "again")
     order = ["c1", "c5", "c4", "empty", "c3", "c2", "c0", "ahead"]
     assert ids(db.list_sessions()) == order
     for limit in range(1, 9):
@@ -209,7 +211,7 @@ def test_the_latest_are_listed_in_order_however_long_ago_the_others_were(db: Ses
 
 
 def test_a_list_of_the_latest_looks_at_no_others(db: SessionDB) -> None:
-    steps.begin(db, "talk", "hello")
+    conversations.begin(db, "talk", "hello")
     wanted = {"owner": None, "source": None, "live": None, "folder": "/work", "every": False}
     asked = {**wanted, "limit": 1, "skip": 0, "most": 1}
     if backends.in_postgres(db):

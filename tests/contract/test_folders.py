@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from holdfast.store import titles
-from tests.contract import steps
+from tests.support import conversations
 
 
 def listed(db: SessionDB, folder: str | None, **other: object) -> list[str]:
@@ -21,7 +21,7 @@ def test_a_conversation_is_born_in_its_folder(db: SessionDB) -> None:
     create = types.NewConversation(source="test", folder="/work/two/")
     db.append_message("said", role="user", content="a", create=create)
     db.begin_conversation("begun", types.NewMessage(role="user"), create)
-    steps.begin(db, "nowhere", "a")
+    conversations.begin(db, "nowhere", "a")
     assert made.folder == "/work/one"
     found = {each.id: each.folder for each in db.list_sessions()}
     assert found == {"made": "/work/one", "said": "/work/two", "begun": "/work/two", "nowhere": None}
@@ -29,17 +29,17 @@ def test_a_conversation_is_born_in_its_folder(db: SessionDB) -> None:
 
 
 def test_folder_is_of_the_conversation_whichever_session_is_given(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a")
+    head = conversations.compact(db, "talk", 1)
     assert db.set_session_folder("talk", "/work//x/../one/") == "/work/one"
     assert [session.folder for session in db.sessions("talk")] == ["/work/one", "/work/one"]
-    assert steps.compact(db, "talk", 1).folder == "/work/one"
+    assert conversations.compact(db, "talk", 1).folder == "/work/one"
     assert db.set_session_folder(head.id, None) is None
     assert db.get_session("talk").folder is None
 
 
 def test_folder_raises_no_epoch_and_hinders_no_work(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     work = db.acquire_lease("talk", "compact")
     db.set_session_folder("talk", "/work")
     assert db.conversation("talk").epoch == 1
@@ -56,7 +56,7 @@ def test_a_continuation_of_two_calls_stays_or_is_told_where(db: SessionDB) -> No
 
 def test_a_branch_is_where_its_origin_is_unless_told_otherwise(db: SessionDB) -> None:
     db.create_session("talk", source="test", folder="/one")
-    steps.say(db, "talk", "a")
+    conversations.say(db, "talk", "a")
     assert db.branch("talk", branch_id="same").folder == "/one"
     assert db.branch("talk", branch_id="other", folder="/two").folder == "/two"
     db.set_session_folder("talk", None)
@@ -75,11 +75,11 @@ def test_a_branch_of_two_calls_is_where_its_origin_is_unless_told_otherwise(db: 
 @pytest.mark.parametrize(
     "folder",
     ["", "here", "./here", "~/here", "C:here", "/\0", "/\ud800", "/" + "x" * 4096, "/" * 1_000_000, 5, b"/", ["/"]],
-    ids=steps.short,
+    ids=conversations.short,
 )
 def test_what_is_no_folder_is_refused(db: SessionDB, folder: object) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db):
         for call in (
             lambda: db.set_session_folder("talk", folder),
             lambda: db.create_session("new", source="test", folder=folder),
@@ -98,7 +98,7 @@ def test_what_is_no_folder_is_refused(db: SessionDB, folder: object) -> None:
     ["/", "/a b/ü/漢字", "/with\nlines and\ttabs", "/" + "x" * 4095, "C:\\Users\\ann", "\\\\host\\share\\work"],
 )
 def test_any_absolute_path_comes_back_as_it_was(db: SessionDB, folder: str) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     assert db.set_session_folder("talk", folder) == folder
     assert (db.get_session("talk").folder, listed(db, folder)) == (folder, ["talk"])
     assert db.admin.fsck().ok
@@ -121,7 +121,7 @@ def test_an_unknown_conversation_has_no_folder_to_set(db: SessionDB) -> None:
 def test_a_list_of_a_folder_has_those_of_it_and_those_of_none(db: SessionDB) -> None:
     for name, folder in (("one", "/work/one"), ("below", "/work/one/below"), ("two", "/work/two"), ("none", None)):
         db.create_session(name, source="test", folder=folder, owner="me" if name == "none" else "")
-        steps.say(db, name, "a")
+        conversations.say(db, name, "a")
     assert sorted(listed(db, "/work/one")) == ["none", "one"]
     assert sorted(listed(db, "/work/./two/")) == ["none", "two"]
     assert listed(db, "/elsewhere") == ["none"]
@@ -134,13 +134,13 @@ def test_a_list_of_a_folder_has_those_of_it_and_those_of_none(db: SessionDB) -> 
     assert sorted(listed(db, "/work/one")) == ["none", "two"]
 
 
-def test_pages_of_a_folder_are_right_wherever_others_stand_between(db: SessionDB, clock: steps.Clock) -> None:
+def test_pages_of_a_folder_are_right_wherever_others_stand_between(db: SessionDB, clock: conversations.Clock) -> None:
     expected = []
     for number in range(24):
         folder = ("/one", "/two", "/two", None)[number % 4]
         db.create_session(f"c{number}", source="test", folder=folder)
         if number % 3:  # one without a message is as active as it is new
-            steps.say(db, f"c{number}", "a")
+            conversations.say(db, f"c{number}", "a")
         if folder != "/two":
             expected.insert(0, f"c{number}")
         clock.advance(700)  # each in ten minutes of its own
@@ -154,8 +154,8 @@ def test_pages_of_a_folder_are_right_wherever_others_stand_between(db: SessionDB
 
 def test_a_folder_travels_with_an_export(db: SessionDB) -> None:
     db.create_session("talk", source="test", folder="/work/one")
-    steps.say(db, "talk", "a")
-    steps.begin(db, "nowhere", "a")
+    conversations.say(db, "talk", "a")
+    conversations.begin(db, "nowhere", "a")
     out = io.StringIO()
     db.admin.export_to(out)
     assert out.getvalue().count('"folder"') == 1
@@ -169,7 +169,7 @@ def test_a_folder_travels_with_an_export(db: SessionDB) -> None:
 
 def test_a_conversation_worked_on_elsewhere_since_then_is_the_same(db: SessionDB) -> None:
     db.create_session("talk", source="test", folder="/work/one")
-    steps.say(db, "talk", "a")
+    conversations.say(db, "talk", "a")
     out = io.StringIO()
     db.admin.export_to(out)
     for folder in ("/work/two", None):

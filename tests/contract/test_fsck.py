@@ -5,20 +5,19 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB
-from tests import soundness
-from tests.contract import backends, steps
+from tests.support import backends, consistency, conversations
 
 
 def fill(db: SessionDB) -> None:
-    steps.begin(db, "c", "a", "b")
-    steps.compact(db, "c", 1)
-    steps.say(db, "c", "d")
+    conversations.begin(db, "c", "a", "b")
+    conversations.compact(db, "c", 1)
+    conversations.say(db, "c", "d")
     db.hide("c", 3)
     db.branch("c", branch_id="b")
     db.bind_route("r", "c", version=0)
     db.acquire_lease("c", "turn")
     db.update_budget("c", 0, {"attempts": 1})
-    steps.act(db, "c")
+    conversations.act(db, "c")
 
 
 def test_empty_store_is_sound(db: SessionDB) -> None:
@@ -32,7 +31,7 @@ def test_store_with_everything_in_it_is_sound(db: SessionDB) -> None:
     db.redact("c", 1)
     db.undo_compaction("c")
     db.end_conversation("c", "done")
-    steps.begin(db, "gone", "x")
+    conversations.begin(db, "gone", "x")
     db.delete_conversation("gone")
     report = db.admin.fsck()
     assert report.ok, report
@@ -48,7 +47,7 @@ def test_progress_is_told_up_to_the_end(db: SessionDB) -> None:
 
 def test_fsck_only_reads(db: SessionDB) -> None:
     fill(db)
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         db.admin.fsck()
 
 
@@ -58,12 +57,12 @@ def test_broken_promise_is_named(db: SessionDB, what: str) -> None:
     promise = backends.damage(db, what)
     report = db.admin.fsck()
     assert not report.ok
-    assert soundness.report(db), "what all tests end with does not see it"
+    assert consistency.report(db), "what all tests end with does not see it"
     assert promise in {violation.promise for violation in report.violations}, report
 
 
 def test_texts_of_messages_are_in_no_report(db: SessionDB) -> None:
-    steps.begin(db, "c", "the secret")
+    conversations.begin(db, "c", "the secret")
     backends.damage(db, "a text was changed")
     backends.damage(db, "the head went back")
     assert "secret" not in str(db.admin.fsck())

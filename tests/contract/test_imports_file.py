@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from holdfast import SessionDB, errors
 from holdfast.store.transfer import import_
-from tests.contract import steps
 from tests.contract.conftest import MakeDb
-from tests.contract.histories import exported, imported
-from tests.contract.hostile import HOSTILE, fresh, objects, resealed, rows, sample, where
+from tests.support import conversations
+from tests.support.hostile_exports import HOSTILE, fresh, objects, resealed, rows, sample, where
+from tests.support.random_histories import exported, imported
 
 
 @functools.cache
@@ -48,7 +48,7 @@ def test_the_sample_and_its_resealing_come_in(db: SessionDB) -> None:
 
 
 def test_a_conversation_with_other_content_is_a_conflict_and_stays_as_it_is(db: SessionDB) -> None:
-    steps.begin(db, "made14", "something else")
+    conversations.begin(db, "made14", "something else")
     before = exported(db, "made14")
     report = imported(db, sample())
     (conflict,) = [outcome for outcome in report.outcomes if not outcome.ok]
@@ -61,8 +61,8 @@ def test_a_conversation_with_other_content_is_a_conflict_and_stays_as_it_is(db: 
 
 def test_a_conversation_that_went_on_is_a_conflict_from_the_first_difference_on(db: SessionDB) -> None:
     imported(db, sample())
-    steps.say(db, "made14", "more")
-    with steps.nothing_changes(db):
+    conversations.say(db, "made14", "more")
+    with conversations.nothing_changes(db):
         report = imported(db, sample())
     assert report.ids("already_there") == ["first", "made12"]
     assert [outcome.error.line for outcome in report.outcomes if outcome.error] == [
@@ -71,7 +71,7 @@ def test_a_conversation_that_went_on_is_a_conflict_from_the_first_difference_on(
 
 
 def test_a_title_that_is_taken_is_numbered_and_told_once(db: SessionDB) -> None:
-    steps.begin(db, "mine", "x", title="Title")
+    conversations.begin(db, "mine", "x", title="Title")
     report = imported(db, sample())
     assert report.ok
     assert [outcome.title for outcome in report.outcomes] == ["Title #2", "Title #3", None]
@@ -90,7 +90,7 @@ def test_a_new_title_and_a_lease_since_then_make_no_conflict(db: SessionDB) -> N
 
 def test_a_session_id_of_another_conversation_is_a_conflict(db: SessionDB) -> None:
     second = next(line["id"] for line in objects() if line.get("kind") == "session" and line["ordinal"] == 2)
-    steps.begin(db, second, "x")
+    conversations.begin(db, second, "x")
     report = imported(db, sample())
     assert [outcome.outcome for outcome in report.outcomes] == ["conflict", "refused", "imported"]
     assert "first" in str(report.outcomes[1].error)
@@ -98,7 +98,7 @@ def test_a_session_id_of_another_conversation_is_a_conflict(db: SessionDB) -> No
 
 
 def test_routes_known_here_stay_what_they_are(db: SessionDB) -> None:
-    steps.begin(db, "mine", "x")
+    conversations.begin(db, "mine", "x")
     db.bind_route("chat:1", "mine", version=0)
     report = imported(db, sample())
     assert report.outcomes[0].routes == ("chat:1",)
@@ -136,7 +136,7 @@ def test_revived_it_comes_back_under_new_ids_once(db: SessionDB) -> None:
     assert db.conversation("made12~2").forked_from.endswith("~2")
     with fresh() as whole:
         imported(whole, sample())
-        assert steps.seen(db, "made12~2") == steps.seen(whole, "made12")
+        assert conversations.seen(db, "made12~2") == conversations.seen(whole, "made12")
     assert imported(db, sample(), revive=True).ids("imported") == []
     db.delete_conversation("made12~2")
     assert imported(db, sample(), revive=True).outcomes[1].kept_as == "made12~3"
@@ -144,7 +144,7 @@ def test_revived_it_comes_back_under_new_ids_once(db: SessionDB) -> None:
 
 def test_a_new_id_that_would_be_too_long_is_refused(make_db: MakeDb) -> None:
     db, name = make_db(), "x" * 200
-    steps.begin(db, name, "one")
+    conversations.begin(db, name, "one")
     text = exported(db)
     db.delete_conversation(name)
     report = imported(db, text, revive=True)
@@ -168,7 +168,7 @@ def test_a_new_id_that_would_be_too_long_is_refused(make_db: MakeDb) -> None:
         "\ud800",
         "[" * 99_999,
     ],
-    ids=steps.short,
+    ids=conversations.short,
 )
 def test_what_is_no_export_is_refused_at_its_first_line(db: SessionDB, text: str) -> None:
     with pytest.raises(
@@ -299,7 +299,7 @@ def test_whatever_a_resealed_file_says_the_promises_hold(line: int, field: int, 
         assert report.outcomes
         assert db.admin.fsck().ok
         for session in db.list_sessions(limit=100):
-            steps.seen(db, session.id)
+            conversations.seen(db, session.id)
             db.append_message(session.id, role="user", content="next")
 
 
@@ -416,13 +416,13 @@ def test_a_line_longer_than_any_is_refused_and_skipped(db: SessionDB, monkeypatc
     assert report.ids("imported") == ["made14"]
 
 
-@pytest.mark.parametrize("read", [None, 7, "text", b"bytes"], ids=steps.short)
+@pytest.mark.parametrize("read", [None, 7, "text", b"bytes"], ids=conversations.short)
 def test_what_gives_no_lines_is_refused(db: SessionDB, read: Any) -> None:
     with pytest.raises(errors.InvalidArgument):
         db.admin.import_from(read)
 
 
-@pytest.mark.parametrize("line", [None, 7, ["x"]], ids=steps.short)
+@pytest.mark.parametrize("line", [None, 7, ["x"]], ids=conversations.short)
 def test_what_is_no_line_is_refused(db: SessionDB, line: Any) -> None:
     report = db.admin.import_from([*rows()[:4], line, *rows()[5:]])
     assert "neither text nor bytes" in str(report.outcomes[0].error)
@@ -445,7 +445,7 @@ def test_progress_tells_messages_and_lines(make_db: MakeDb) -> None:
 
 def test_two_imports_at_once_bring_it_once(make_db: MakeDb) -> None:
     one, other, told = make_db(), make_db(), sample()
-    reports = steps.at_once(lambda: imported(one, told), lambda: imported(other, told))
+    reports = conversations.at_once(lambda: imported(one, told), lambda: imported(other, told))
     assert sorted(len(report.ids("imported")) for report in reports) in ([0, 3], [1, 2])
     assert all(report.ok for report in reports)
     assert exported(make_db()).count("sealed") == 3
@@ -453,11 +453,11 @@ def test_two_imports_at_once_bring_it_once(make_db: MakeDb) -> None:
 
 def test_nothing_is_locked_while_lines_are_read(make_db: MakeDb) -> None:
     db, other = make_db(), make_db()
-    steps.begin(db, "mine", "x")
+    conversations.begin(db, "mine", "x")
 
     def slow() -> Any:
         for row in rows():
-            steps.say(other, "mine", "meanwhile")
+            conversations.say(other, "mine", "meanwhile")
             yield row
 
     assert db.admin.import_from(slow()).ok

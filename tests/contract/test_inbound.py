@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.store.mail import inbound
-from tests.contract import backends, mail, steps
+from tests.support import backends, conversations, mail
 
 MakeDb = Callable[..., SessionDB]
 
@@ -17,13 +17,13 @@ MakeDb = Callable[..., SessionDB]
 # --- coming in -----------------------------------------------------------------------------------------
 
 
-def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: steps.Clock) -> None:
+def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: conversations.Clock) -> None:
     first, new = db.mail.add_inbound(mail.new(name="Ada", parts=[{"type": "image", "blob": "a" * 64}]))
     assert new
     clock.advance(5)
     for text in ("hello", "edited since"):
         assert db.mail.add_inbound(mail.new(text=text)) == (first, False)
-    assert (first.text, first.name, first.at, first.address) == ("hello", "Ada", steps.NOON, {"chat": 1})
+    assert (first.text, first.name, first.at, first.address) == ("hello", "Ada", conversations.NOON, {"chat": 1})
     assert (first.platform, first.home, first.attempts, first.target, first.outcome) == ("far", "far", 0, None, None)
     assert db.mail.open_inbound(mail.ROUTE) == [first]
     assert db.mail.open_routes() == [mail.ROUTE]
@@ -83,7 +83,9 @@ def test_any_text_is_returned_unchanged(db: SessionDB, text: str) -> None:
 def test_concurrent_deliveries_store_one_message(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
-        found = steps.at_once(*(lambda db=db, key=key: db.mail.add_inbound(mail.new(key)) for db in (one, other)))
+        found = conversations.at_once(
+            *(lambda db=db, key=key: db.mail.add_inbound(mail.new(key)) for db in (one, other))
+        )
         assert sorted(new for _, new in found) == [False, True]
         assert len({arrival.id for arrival, _ in found}) == 1
     assert len(one.mail.open_inbound(mail.ROUTE)) == 20
@@ -91,7 +93,7 @@ def test_concurrent_deliveries_store_one_message(make_db: MakeDb) -> None:
 
 def test_retry_after_a_lost_commit_reports_its_message_as_new(db: SessionDB) -> None:
     """The step is run again, as after a commit whose end nobody heard."""
-    step = steps.prepared(db.mail.add_inbound, mail.new())
+    step = conversations.prepared(db.mail.add_inbound, mail.new())
     assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
     assert not db.mail.add_inbound(mail.new())[1]
 
@@ -131,12 +133,12 @@ def test_open_messages_and_routes_are_listed_oldest_first(db: SessionDB) -> None
     assert db.mail.counts() == {"arrivals_open": 3, "routes_waiting": 2, "outgoing_open": 0, "outgoing_failed": 0}
 
 
-def test_inbound_messages_of_a_route_are_counted_since_a_time(db: SessionDB, clock: steps.Clock) -> None:
+def test_inbound_messages_of_a_route_are_counted_since_a_time(db: SessionDB, clock: conversations.Clock) -> None:
     for key in "abc":
         mail.came(db, key)
         clock.advance(10)
     mail.came(db, "d", route="other")
-    assert [db.mail.count_inbound_on(mail.ROUTE, steps.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
+    assert [db.mail.count_inbound_on(mail.ROUTE, conversations.NOON + late) for late in (0, 1, 20, 21)] == [3, 2, 1, 0]
 
 
 def test_deletions_are_not_counted_as_messages(db: SessionDB) -> None:
@@ -145,13 +147,13 @@ def test_deletions_are_not_counted_as_messages(db: SessionDB) -> None:
     assert (db.mail.count_inbound_on(mail.ROUTE, 0.0), db.mail.count_inbound_from("far", "7", 0.0)) == (1, 1)
 
 
-def test_inbound_messages_of_a_sender_are_counted_on_all_routes(db: SessionDB, clock: steps.Clock) -> None:
+def test_inbound_messages_of_a_sender_are_counted_on_all_routes(db: SessionDB, clock: conversations.Clock) -> None:
     mail.came(db, "a")
     clock.advance(10)
     mail.came(db, "b", route="other")
     mail.came(db, "c", sender="8")
     mail.came(db, "d", platform="near")
-    assert [db.mail.count_inbound_from("far", "7", steps.NOON + late) for late in (0, 10, 11)] == [2, 1, 0]
+    assert [db.mail.count_inbound_from("far", "7", conversations.NOON + late) for late in (0, 10, 11)] == [2, 1, 0]
     assert db.mail.count_inbound_from("far", "9", 0.0) == 0
 
 
@@ -312,7 +314,7 @@ def test_second_settlement_writes_nothing(db: SessionDB) -> None:
 def test_concurrent_settlements_have_one_winner(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for arrival in mail.came(one, *map(str, range(20))):
-        found = steps.at_once(
+        found = conversations.at_once(
             lambda: one.mail.settle_inbound(None, arrival.id, "one", outgoing=[mail.reply("one")]),  # noqa: B023
             lambda: other.mail.settle_inbound(None, arrival.id, "other", outgoing=[mail.reply("other")]),  # noqa: B023
         )
@@ -340,7 +342,7 @@ def test_reply_to_another_chat_is_refused(db: SessionDB) -> None:
 
 def test_inbound_message_becomes_only_the_message_with_its_key(db: SessionDB) -> None:
     (arrival,) = mail.came(db, "1")
-    steps.begin(db, "talk", "somebody else's")
+    conversations.begin(db, "talk", "somebody else's")
     for where in ({"seq": 1, "conversation_id": "talk"}, {"seq": 7, "conversation_id": "talk"}, {"seq": 1}):
         with mail.nothing_changes(db), pytest.raises(errors.InvalidArgument):
             db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply()], **where)
@@ -379,11 +381,11 @@ def test_inbox_entry_is_settled_with_its_replies(db: SessionDB) -> None:
 
 
 def test_home_is_the_chat_of_the_last_inbound_message(db: SessionDB) -> None:
-    steps.begin(db, "other", "from a terminal")
+    conversations.begin(db, "other", "from a terminal")
     assert db.mail.last_chat("other") is None
     mail.answered(db, "talk", "1")
     (arrival,) = mail.came(db, "2", chat="2", address={"chat": 2}, route="another")
-    db.mail.settle_inbound(None, arrival.id, "ignored", conversation_id=steps.compact(db, "talk", 1).id)
+    db.mail.settle_inbound(None, arrival.id, "ignored", conversation_id=conversations.compact(db, "talk", 1).id)
     assert db.mail.last_chat("talk") == ("far", "2", {"chat": 2}, "another")
     with pytest.raises(errors.NoSuchSession):
         db.mail.last_chat("unknown")
@@ -458,7 +460,7 @@ def test_reply_part_is_redacted_with_the_message_it_names(db: SessionDB) -> None
     assert [(sent.text, sent.external) for sent in db.mail.replies(arrival.id)] == [("", "there")] * 2
 
 
-def test_expiry_keeps_the_last_message_of_a_conversation(db: SessionDB, clock: steps.Clock) -> None:
+def test_expiry_keeps_the_last_message_of_a_conversation(db: SessionDB, clock: conversations.Clock) -> None:
     a, b = mail.came(db, "a", "b")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, a.id, "talk", [b.id])
@@ -469,7 +471,7 @@ def test_expiry_keeps_the_last_message_of_a_conversation(db: SessionDB, clock: s
     for arrival in (a, kept[1]):
         db.mail.mark_delivered(db.mail.replies(arrival.id)[0].id, "there")
     assert db.mail.expire(30).deleted == 0
-    clock.advance(31 * steps.DAY)
+    clock.advance(31 * conversations.DAY)
     assert db.mail.expire(30).deleted == 3
     assert db.mail.inbound(a.id) is db.mail.inbound(b.id) is None
     assert all(db.mail.inbound(arrival.id) is not None for arrival in (*kept, waiting))
@@ -478,13 +480,13 @@ def test_expiry_keeps_the_last_message_of_a_conversation(db: SessionDB, clock: s
     assert not db.mail.add_inbound(mail.new("last"))[1]
 
 
-def test_open_mail_keeps_its_conversation_from_being_pruned(db: SessionDB, clock: steps.Clock) -> None:
+def test_open_mail_keeps_its_conversation_from_being_pruned(db: SessionDB, clock: conversations.Clock) -> None:
     arrival = mail.answered(db, "unsent", "1")
     (waiting,) = mail.came(db, "2")
-    steps.begin(db, "begun", "x")
+    conversations.begin(db, "begun", "x")
     claim = db.mail.acquire_chat_lease(mail.CLAIM)
     db.mail.begin_inbound(claim, waiting.id, "begun")
-    clock.advance(100 * steps.DAY)
+    clock.advance(100 * conversations.DAY)
     plan = db.admin.plan_prune(older_than_days=50)
     assert {each.conversation_id for each in plan.needed} == {"unsent", "begun"}
     assert plan.going == ()
@@ -493,11 +495,11 @@ def test_open_mail_keeps_its_conversation_from_being_pruned(db: SessionDB, clock
     assert {each.conversation_id for each in db.admin.plan_prune(older_than_days=50).going} == {"unsent", "begun"}
 
 
-def test_attachment_of_open_mail_is_not_collected(db: SessionDB, clock: steps.Clock) -> None:
+def test_attachment_of_open_mail_is_not_collected(db: SessionDB, clock: conversations.Clock) -> None:
     came, sent, nobody = (db.blobs.put(content).digest for content in (b"came", b"sent", b"nobody's"))
     (arrival,) = mail.came(db, "1", parts=[{"type": "image", "blob": came}])
     db.mail.post(mail.reply(attachments=[sent]), key="k")
-    clock.advance(2 * steps.DAY)
+    clock.advance(2 * conversations.DAY)
     assert db.blobs.collect().blobs == 1
     assert db.blobs.get(nobody) is None
     db.mail.settle_inbound(None, arrival.id, "ignored")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import backends, mail, steps
+from tests.support import backends, conversations, mail
 
 MakeDb = Callable[..., SessionDB]
 
 
-def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a", "b")
+def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a", "b")
     first = db.mail.add_inbox_entry("talk", "k", "came in")
     clock.advance(5)
-    head = steps.compact(db, "talk", 1)
+    head = conversations.compact(db, "talk", 1)
     assert db.mail.add_inbox_entry(head.id, "k", "came in") == first
     assert (first.conversation_id, first.kind, first.outcome, first.seq) == ("talk", "notice", None, None)
     db.mail.settle_inbox_entry(first.id, "completed", 2)
@@ -28,20 +28,20 @@ def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: steps.Clock) 
 
 def test_key_of_another_entry_is_refused(db: SessionDB) -> None:
     for name in ("talk", "other"):
-        steps.begin(db, name, "a")
+        conversations.begin(db, name, "a")
     db.mail.add_inbox_entry("talk", "k", "came in")
     for where, text, kind in (
         ("talk", "something else", "notice"),
         ("other", "came in", "notice"),
         ("talk", "came in", "process"),
     ):
-        with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
+        with conversations.nothing_changes(db), pytest.raises(errors.IdTaken):
             db.mail.add_inbox_entry(where, "k", text, kind=kind)
 
 
 def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
     for name in ("talk", "other"):
-        steps.begin(db, name, "a")
+        conversations.begin(db, name, "a")
     made = [db.mail.add_inbox_entry(where, key, key) for where, key in (("talk", "z"), ("other", "y"), ("talk", "x"))]
     assert db.mail.inbox_entries() == made
     assert db.mail.inbox_entries(limit=2) == made[:2]
@@ -51,7 +51,7 @@ def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
 
 
 def test_first_outcome_is_final(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a", "b")
+    conversations.begin(db, "talk", "a", "b")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
     outcomes = [("completed", 2), ("failed", 1), ("completed", 2)]
     assert [db.mail.settle_inbox_entry(row.id, outcome, seq) for outcome, seq in outcomes] == [True, False, False]
@@ -60,7 +60,7 @@ def test_first_outcome_is_final(db: SessionDB) -> None:
 
 
 def test_settlement_with_an_unknown_message_is_refused(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
     with pytest.raises(errors.InvalidArgument):
         db.mail.settle_inbox_entry(row.id, "completed", 2)
@@ -69,20 +69,20 @@ def test_settlement_with_an_unknown_message_is_refused(db: SessionDB) -> None:
 
 @pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
 def test_invalid_text_is_refused(db: SessionDB, text: str) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.add_inbox_entry("talk", "k", text)
 
 
 @pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "process:1"])
 def test_invalid_or_reserved_key_is_refused(db: SessionDB, key: str) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.mail.add_inbox_entry("talk", key, "x")
 
 
 def test_entry_for_an_unknown_conversation_is_refused(db: SessionDB) -> None:
-    steps.begin(db, "gone", "a")
+    conversations.begin(db, "gone", "a")
     db.mail.add_inbox_entry("gone", "k", "came in")
     db.delete_conversation("gone")
     assert db.mail.inbox_entries() == []
@@ -94,7 +94,7 @@ def test_entry_for_an_unknown_conversation_is_refused(db: SessionDB) -> None:
 
 
 def test_entries_are_not_in_branches_or_exports(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
     db.mail.add_inbox_entry("talk", "k", "came in")
@@ -105,7 +105,7 @@ def test_entries_are_not_in_branches_or_exports(db: SessionDB) -> None:
 
 
 def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a", "b")
+    conversations.begin(db, "talk", "a", "b")
     rows = [db.mail.add_inbox_entry("talk", key, f"secret {key}") for key in ("one", "two")]
     for seq, row in enumerate(rows, 1):
         db.mail.settle_inbox_entry(row.id, "completed", seq)
@@ -114,12 +114,12 @@ def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
     assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
 
 
-def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: steps.Clock) -> None:
+def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: conversations.Clock) -> None:
     """Neither as old, nor as empty: somebody would wait for ever."""
-    steps.begin(db, "old", "a")
-    steps.begin(db, "ghost")
+    conversations.begin(db, "old", "a")
+    conversations.begin(db, "ghost")
     rows = [db.mail.add_inbox_entry(name, name, "came in") for name in ("old", "ghost")]
-    clock.advance(100 * steps.DAY)
+    clock.advance(100 * conversations.DAY)
     plan = db.admin.plan_prune(older_than_days=30)
     assert [each.conversation_id for each in plan.going if each.messages] == []
     assert db.admin.prune_empty_sessions() == 0
@@ -130,17 +130,19 @@ def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: step
 
 
 def test_concurrent_settlements_have_one_winner(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     for number in range(10):
         row = db.mail.add_inbox_entry("talk", f"k{number}", "came in")
-        outcomes = steps.at_once(*(lambda n=n, i=row.id: db.mail.settle_inbox_entry(i, f"by {n}") for n in range(6)))
+        outcomes = conversations.at_once(
+            *(lambda n=n, i=row.id: db.mail.settle_inbox_entry(i, f"by {n}") for n in range(6))
+        )
         assert sorted(outcomes) == [False] * 5 + [True]
         assert db.mail.add_inbox_entry("talk", f"k{number}", "came in").outcome == f"by {outcomes.index(True)}"
 
 
 def test_restore_brings_back_the_inbox(make_db: MakeDb, tmp_path: object) -> None:
     db, other = make_db(), make_db("other")
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     row = db.mail.add_inbox_entry("talk", "k", "came in")
     db.admin.backup(f"{tmp_path}/copy.db")
     db.mail.settle_inbox_entry(row.id, "completed", 1)
@@ -149,13 +151,13 @@ def test_restore_brings_back_the_inbox(make_db: MakeDb, tmp_path: object) -> Non
 
 
 def test_fsck_names_a_damaged_entry(db: SessionDB) -> None:
-    steps.begin(db, "c", "a")
-    steps.act(db, "c")
+    conversations.begin(db, "c", "a")
+    conversations.act(db, "c")
     assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.admin.fsck().violations}
 
 
 def test_open_inboxes_lists_every_conversation_with_a_chat(db: SessionDB) -> None:
-    steps.begin(db, "terminal", "a")
+    conversations.begin(db, "terminal", "a")
     for number in range(3):
         db.mail.add_inbox_entry("terminal", f"t{number}", "nobody spoke to it from outside")
     for name, key in (("one", "1"), ("two", "2")):

@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
+from tests.support import backends, conversations, polling
 
 
 def test_lease_carries_the_snapshot_it_was_given_with(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a", "b")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a", "b")
+    head = conversations.compact(db, "talk", 1)
     lease = db.acquire_lease("talk", "compact", "me", 12)
     assert lease.snapshot == types.Snapshot("talk", head.id, 2, 2)
     assert (lease.conversation_id, lease.purpose, lease.holder, lease.ttl) == ("talk", "compact", "me", 12)
 
 
 def test_snapshot_is_that_of_the_moment_the_lease_was_given(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact")
-    steps.say(db, "talk", "b")
+    conversations.say(db, "talk", "b")
     assert (lease.snapshot.last_seq, db.leases()[0].snap_seq) == (1, 1)
 
 
 @pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_held_lease_is_busy_for_others(db: SessionDB, clock: steps.Clock, purpose: types.Purpose) -> None:
-    steps.begin(db, "talk")
+def test_held_lease_is_busy_for_others(db: SessionDB, clock: conversations.Clock, purpose: types.Purpose) -> None:
+    conversations.begin(db, "talk")
     db.acquire_lease("talk", purpose, "one", 30)
     clock.advance(10)
     with pytest.raises(errors.Busy) as refusal:
@@ -35,7 +35,7 @@ def test_held_lease_is_busy_for_others(db: SessionDB, clock: steps.Clock, purpos
 
 
 def test_purposes_do_not_hinder_each_other(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     turn = db.acquire_lease("talk", "turn", "one")
     compaction = db.acquire_lease("talk", "compact", "two")
     db.renew_lease(turn)
@@ -44,21 +44,21 @@ def test_purposes_do_not_hinder_each_other(db: SessionDB) -> None:
 
 def test_conversations_do_not_hinder_each_other(db: SessionDB) -> None:
     for name in ("one", "two"):
-        steps.begin(db, name)
+        conversations.begin(db, name)
         db.acquire_lease(name, "turn", f"holder of {name}")
     assert len(db.leases()) == 2
 
 
 def test_any_session_id_names_the_same_lease(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a")
+    head = conversations.compact(db, "talk", 1)
     db.acquire_lease("talk", "turn", "one")
     with pytest.raises(errors.Busy):
         db.acquire_lease(head.id, "turn", "two")
 
 
-def test_tokens_only_grow_whatever_the_purpose(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def test_tokens_only_grow_whatever_the_purpose(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     tokens = []
     for purpose in ("compact", "turn", "compact", "turn"):
         lease = db.acquire_lease("talk", purpose, "me")
@@ -70,8 +70,8 @@ def test_tokens_only_grow_whatever_the_purpose(db: SessionDB, clock: steps.Clock
     assert tokens == sorted(set(tokens))
 
 
-def test_expired_lease_is_taken_over(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
+def test_expired_lease_is_taken_over(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
     old = db.acquire_lease("talk", "compact", "one", 30)
     clock.advance(29.9)
     with pytest.raises(errors.Busy):
@@ -85,7 +85,7 @@ def test_expired_lease_is_taken_over(db: SessionDB, clock: steps.Clock) -> None:
 
 
 def test_same_holder_gets_a_new_token_and_its_old_one_is_dead(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     old = db.acquire_lease("talk", "compact", "me")
     new = db.acquire_lease("talk", "compact", "me")
     assert new.token > old.token
@@ -98,7 +98,7 @@ def test_same_holder_gets_a_new_token_and_its_old_one_is_dead(db: SessionDB) -> 
 
 
 def test_holders_without_a_name_are_different_holders(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.acquire_lease("talk", "turn")
     with pytest.raises(errors.Busy):
         db.acquire_lease("talk", "turn")
@@ -107,8 +107,8 @@ def test_holders_without_a_name_are_different_holders(db: SessionDB) -> None:
 # --- renew and release ---------------------------------------------------------------------------------
 
 
-def test_renewed_lease_outlives_its_first_time(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def test_renewed_lease_outlives_its_first_time(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact", ttl=30)
     for _ in range(5):
         clock.advance(20)
@@ -117,16 +117,16 @@ def test_renewed_lease_outlives_its_first_time(db: SessionDB, clock: steps.Clock
 
 
 def test_renewing_never_moves_what_the_holder_saw(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact")
-    steps.say(db, "talk", "b")
+    conversations.say(db, "talk", "b")
     db.renew_lease(lease)
     assert db.leases()[0].snap_seq == 1
 
 
 @pytest.mark.parametrize("loss", ["expired", "released", "deleted"])
-def test_lost_lease_is_not_renewed(db: SessionDB, clock: steps.Clock, loss: str) -> None:
-    steps.begin(db, "talk", "a")
+def test_lost_lease_is_not_renewed(db: SessionDB, clock: conversations.Clock, loss: str) -> None:
+    conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact", ttl=30)
     if loss == "expired":
         clock.advance(30)
@@ -138,8 +138,8 @@ def test_lost_lease_is_not_renewed(db: SessionDB, clock: steps.Clock, loss: str)
         db.renew_lease(lease)
 
 
-def test_expired_lease_is_lost_even_if_nobody_took_it(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
+def test_expired_lease_is_lost_even_if_nobody_took_it(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
     lease = db.acquire_lease("talk", "turn", ttl=30)
     clock.advance(31)
     with pytest.raises(errors.LeaseLost):
@@ -147,15 +147,15 @@ def test_expired_lease_is_lost_even_if_nobody_took_it(db: SessionDB, clock: step
 
 
 def test_release_frees_the_lease_once(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     lease = db.acquire_lease("talk", "turn", "one")
     assert db.release_lease(lease)
     assert not db.release_lease(lease)
     db.acquire_lease("talk", "turn", "two")
 
 
-def test_overtaken_holder_does_not_free_the_lease_of_another(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
+def test_overtaken_holder_does_not_free_the_lease_of_another(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
     old = db.acquire_lease("talk", "turn", "one", 5)
     clock.advance(6)
     new = db.acquire_lease("talk", "turn", "two")
@@ -164,7 +164,7 @@ def test_overtaken_holder_does_not_free_the_lease_of_another(db: SessionDB, cloc
 
 
 def test_lease_is_held_under_the_name_it_was_given_to(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     lease = db.acquire_lease("talk", "turn", "one")
     impostor = types.Lease(lease.snapshot, "turn", lease.token, "two", 30)
     with pytest.raises(errors.LeaseLost):
@@ -172,33 +172,33 @@ def test_lease_is_held_under_the_name_it_was_given_to(db: SessionDB) -> None:
 
 
 def test_neither_leases_nor_renewals_change_the_conversation(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db):
         lease = db.acquire_lease("talk", "compact")
         db.renew_lease(lease)
         db.release_lease(lease)
 
 
-def test_lease_says_since_when_it_is_held(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def test_lease_says_since_when_it_is_held(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     since = []
     for _ in range(2):
         lease = db.acquire_lease("talk", "compact", "me", 30)
         clock.advance(10)
         db.renew_lease(lease)
         since.append(db.leases()[0].acquired_at)
-    assert since == [steps.NOON, steps.NOON + 10]
+    assert since == [conversations.NOON, conversations.NOON + 10]
 
 
 def test_ended_conversation_still_gives_leases(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.end_conversation("talk", "done")
     db.acquire_lease("talk", "turn")
 
 
 def test_racing_holders_have_one_winner(db: SessionDB) -> None:
-    steps.begin(db, "talk")
-    outcomes = steps.at_once(*(lambda n=n: db.acquire_lease("talk", "turn", f"holder {n}") for n in range(6)))
+    conversations.begin(db, "talk")
+    outcomes = conversations.at_once(*(lambda n=n: db.acquire_lease("talk", "turn", f"holder {n}") for n in range(6)))
     winners = [outcome for outcome in outcomes if isinstance(outcome, types.Lease)]
     assert len(winners) == 1
     assert {loser.holder for loser in outcomes if isinstance(loser, errors.Busy)} == {winners[0].holder}
@@ -209,8 +209,8 @@ def test_racing_holders_have_one_winner(db: SessionDB) -> None:
 
 def test_leases_are_listed_with_who_holds_them(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk", "a")
-    with steps.held_elsewhere(db, "talk", "turn") as process:
+    conversations.begin(db, "talk", "a")
+    with conversations.held_elsewhere(db, "talk", "turn") as process:
         (held,) = db.leases()
         assert (held.conversation_id, held.purpose, held.holder, held.pid) == (
             "talk", "turn", "elsewhere", process.pid,
@@ -218,10 +218,10 @@ def test_leases_are_listed_with_who_holds_them(make_db: MakeDb) -> None:
         assert (held.state, held.expires_in, held.snap_seq) == ("held", 30.0, 1)
 
 
-def test_live_holder_is_never_reclaimed_before_its_expiry(make_db: MakeDb, clock: steps.Clock) -> None:
+def test_live_holder_is_never_reclaimed_before_its_expiry(make_db: MakeDb, clock: conversations.Clock) -> None:
     db = make_db()
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk", ttl=30):
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk", ttl=30):
         clock.advance(29)
         with pytest.raises(errors.Busy) as refusal:
             db.acquire_lease("talk", "compact", "me")
@@ -232,8 +232,8 @@ def test_live_holder_is_never_reclaimed_before_its_expiry(make_db: MakeDb, clock
 
 def test_dead_holder_is_reclaimed_at_once(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk", ttl=3600) as process:
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk", ttl=3600) as process:
         process.kill()
         process.wait()
         assert db.leases()[0].state == "dead"
@@ -242,27 +242,27 @@ def test_dead_holder_is_reclaimed_at_once(make_db: MakeDb) -> None:
 
 def test_holder_that_waits_to_be_buried_is_dead(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk", ttl=3600) as process:
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk", ttl=3600) as process:
         process.kill()
         # Its output ends when it has died; only its parent's wait, which comes later, buries it.
         assert process.stdout.read() == ""
-        steps.wait_until(lambda: db.leases()[0].state == "dead")
+        polling.until(lambda: db.leases()[0].state == "dead")
 
 
 def test_stopped_holder_is_alive(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk") as process:
-        steps.stop(process)
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk") as process:
+        conversations.stop(process)
         with pytest.raises(errors.Busy):
             db.acquire_lease("talk", "compact", "me")
 
 
 def test_leases_run_on_the_machine_clock_when_none_is_given(make_db: MakeDb) -> None:
     db = make_db(clock=None)
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk", ttl=3600, now=None) as process:
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk", ttl=3600, now=None) as process:
         with pytest.raises(errors.Busy) as refusal:
             db.acquire_lease("talk", "compact", "me")
         assert 3500 < refusal.value.expires_in <= 3600
@@ -273,7 +273,7 @@ def test_leases_run_on_the_machine_clock_when_none_is_given(make_db: MakeDb) -> 
 
 def test_lease_of_this_process_survives_a_reopening(make_db: MakeDb) -> None:
     first = make_db()
-    steps.begin(first, "talk", "a")
+    conversations.begin(first, "talk", "a")
     lease = first.acquire_lease("talk", "compact", "me")
     first.close()
     second = make_db()
@@ -286,15 +286,15 @@ def test_lease_of_this_process_survives_a_reopening(make_db: MakeDb) -> None:
 
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
 def test_broken_leases_are_an_error_of_their_own(db: SessionDB, how: str) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     backends.break_leases(db, how)
-    with steps.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
+    with conversations.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.acquire_lease("talk", "compact")
 
 
 def test_lease_that_could_not_be_released_is_taken_again_by_its_process_only(make_db: MakeDb) -> None:
     db, other = make_db(), make_db()
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     first = db.acquire_lease("talk", "turn")
     db.lease_failures.abandon(first, RuntimeError("broken"))
     with pytest.raises(errors.Busy):
@@ -314,7 +314,7 @@ def test_lease_that_could_not_be_released_is_taken_again_by_its_process_only(mak
     ],
 )  # fmt: skip
 def test_nonsense_is_refused(db: SessionDB, purpose: object, holder: object, ttl: object) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     with pytest.raises(errors.InvalidArgument):
         db.acquire_lease("talk", purpose, holder, ttl)
     assert db.leases() == []

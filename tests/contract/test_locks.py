@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
+from tests.support import backends, conversations
 
 
 def test_lock_is_taken_refused_to_others_and_freed(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     assert db.try_acquire_compression_lock("talk", "one") is True
     assert db.try_acquire_compression_lock("talk", "two") is False
     assert db.get_compression_lock_holder("talk") == "one"
@@ -20,8 +20,8 @@ def test_lock_is_taken_refused_to_others_and_freed(db: SessionDB) -> None:
     assert db.try_acquire_compression_lock("talk", "two") is True
 
 
-def test_lock_lasts_300_seconds_unless_told(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
+def test_lock_lasts_300_seconds_unless_told(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
     db.try_acquire_compression_lock("talk", "one")
     clock.advance(299)
     assert db.get_compression_lock_holder("talk") == "one"
@@ -33,8 +33,8 @@ def test_lock_lasts_300_seconds_unless_told(db: SessionDB, clock: steps.Clock) -
     assert db.get_compression_lock_holder("talk") is None
 
 
-def test_refreshed_lock_lasts_on(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
+def test_refreshed_lock_lasts_on(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
     db.try_acquire_compression_lock("talk", "one", ttl_seconds=10)
     for _ in range(4):
         clock.advance(9)
@@ -44,14 +44,14 @@ def test_refreshed_lock_lasts_on(db: SessionDB, clock: steps.Clock) -> None:
 
 
 def test_only_the_holder_refreshes(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     assert db.refresh_compression_lock("talk", "one") is False
     db.try_acquire_compression_lock("talk", "one")
     assert db.refresh_compression_lock("talk", "two") is False
 
 
 def test_holder_may_ask_again(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     assert db.try_acquire_compression_lock("talk", "one")
     assert db.try_acquire_compression_lock("talk", "one")
     assert db.release_compression_lock("talk", "one")
@@ -59,7 +59,7 @@ def test_holder_may_ask_again(db: SessionDB) -> None:
 
 
 def test_lock_and_lease_are_the_same_thing(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact", "one")
     assert db.get_compression_lock_holder("talk") == "one"
     assert not db.try_acquire_compression_lock("talk", "two")
@@ -71,22 +71,22 @@ def test_lock_and_lease_are_the_same_thing(db: SessionDB) -> None:
 
 
 def test_turn_lease_is_no_compression_lock(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.acquire_lease("talk", "turn", "one")
     assert db.get_compression_lock_holder("talk") is None
     assert db.try_acquire_compression_lock("talk", "two")
 
 
 def test_any_session_id_names_the_same_lock(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a")
+    head = conversations.compact(db, "talk", 1)
     db.try_acquire_compression_lock("talk", "one")
     assert db.get_compression_lock_holder(head.id) == "one"
     assert db.release_compression_lock(head.id, "one")
 
 
 def test_holder_is_the_very_text_that_was_given(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     name = "pid=42 'quoted' \"and\" {json: 1} ü"
     db.try_acquire_compression_lock("talk", name)
     assert db.get_compression_lock_holder("talk") == name
@@ -94,8 +94,8 @@ def test_holder_is_the_very_text_that_was_given(db: SessionDB) -> None:
 
 def test_lock_of_a_dead_process_is_free(make_db: MakeDb) -> None:
     db = make_db()
-    steps.begin(db, "talk")
-    with steps.held_elsewhere(db, "talk", ttl=3600) as process:
+    conversations.begin(db, "talk")
+    with conversations.held_elsewhere(db, "talk", ttl=3600) as process:
         assert db.get_compression_lock_holder("talk") == "elsewhere"
         assert not db.try_acquire_compression_lock("talk", "me")
         process.kill()
@@ -105,16 +105,16 @@ def test_lock_of_a_dead_process_is_free(make_db: MakeDb) -> None:
 
 
 def test_racing_callers_have_one_winner(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     calls = [lambda name=name: db.try_acquire_compression_lock("talk", name) for name in "abcdef"]
-    assert sorted(steps.at_once(*calls)) == [False] * 5 + [True]
+    assert sorted(conversations.at_once(*calls)) == [False] * 5 + [True]
 
 
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
 def test_callers_go_on_without_leases_and_are_told_once(
     db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     backends.break_leases(db, how)
     assert db.try_acquire_compression_lock("talk", "one") is True
     db.refresh_compression_lock("talk", "one")
@@ -129,7 +129,7 @@ def test_callers_go_on_without_leases_and_are_told_once(
 
 @pytest.mark.parametrize("holder", ["", "a\nb", "x" * 201, None, 5, b"one", ["one"]])
 def test_holder_without_a_proper_name_is_refused(db: SessionDB, holder: object) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     for call in (db.try_acquire_compression_lock, db.refresh_compression_lock, db.release_compression_lock):
         with pytest.raises(errors.InvalidArgument):
             call("talk", holder)

@@ -10,14 +10,14 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import deletion
 from holdfast.store.records import memory
-from tests.contract import steps
+from tests.support import conversations
 
 
 def texts(db: SessionDB, owner: str = "o") -> list[str]:
     return [each.text for each in db.memory.all(owner)]
 
 
-def test_fact_added_again_is_the_same_memory(db: SessionDB, clock: steps.Clock) -> None:
+def test_fact_added_again_is_the_same_memory(db: SessionDB, clock: conversations.Clock) -> None:
     first = db.memory.add("o", "likes tea")
     clock.advance(5)
     assert db.memory.add("o", "likes\u200b   tea\n") == first
@@ -70,8 +70,8 @@ def test_an_owner_has_500_memories_and_not_one_more(db: SessionDB) -> None:
     assert len(texts(db)) == memory.MAX_MEMORIES
 
 
-def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     first = db.memory.add("o", "likes tea", source="talk")
     clock.advance(5)
     revised = db.memory.update("o", first.id, "likes coffee")
@@ -97,8 +97,8 @@ def test_forget_returns_whether_the_memory_existed(db: SessionDB) -> None:
 
 
 def test_memory_outlives_the_conversation_it_was_learnt_in(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a", "b")
-    head = steps.compact(db, "talk", 1)
+    conversations.begin(db, "talk", "a", "b")
+    head = conversations.compact(db, "talk", 1)
     known = db.memory.add("o", "likes tea", source=head.id)
     assert known.source == "talk"
     db.redact("talk", 1)
@@ -107,13 +107,13 @@ def test_memory_outlives_the_conversation_it_was_learnt_in(db: SessionDB) -> Non
 
 
 def test_memory_with_an_unknown_source_is_stored(db: SessionDB) -> None:
-    steps.begin(db, "gone", "a")
+    conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
     assert [db.memory.add("o", name, source=name).source for name in ("gone", "to come")] == [None, None]
 
 
 def test_memories_are_not_in_exports_or_branches(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     before, after = io.StringIO(), io.StringIO()
     db.admin.export_to(before)
     db.memory.add("o", "likes tea", source="talk")
@@ -123,7 +123,7 @@ def test_memories_are_not_in_exports_or_branches(db: SessionDB) -> None:
     assert len(db.memory.all("o")) == 1
 
 
-def test_forgetting_marks_the_store_for_a_scrub(db: SessionDB, clock: steps.Clock) -> None:
+def test_forgetting_marks_the_store_for_a_scrub(db: SessionDB, clock: conversations.Clock) -> None:
     known = db.memory.add("o", "likes tea")
     assert db.driver.read(deletion.unscrubbed_since) is None
     clock.advance(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
-from tests.contract import steps
+from tests.support import conversations
 
 GOOD: dict[str, Any] = {"ticket": 4711, "tags": ["a", "ü"], "nested": {"deep": [None, True, 0.5]}, "": "\0"}
 
@@ -35,7 +35,7 @@ def test_conversation_is_created_with_metadata(db: SessionDB) -> None:
     create = NewConversation(source="test", metadata=GOOD)
     db.append_message("said", role="user", content="a", create=create)
     db.begin_conversation("begun", NewMessage(role="user"), create)
-    steps.begin(db, "plain", "a")
+    conversations.begin(db, "plain", "a")
     assert made.metadata == GOOD
     assert {each.id: each.metadata for each in db.list_sessions()} == {
         "made": GOOD, "said": GOOD, "begun": GOOD, "plain": {},
@@ -56,15 +56,15 @@ def test_metadata_is_merged_key_by_key(db: SessionDB) -> None:
 
 def test_metadata_belongs_to_the_conversation_whichever_session_is_given(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": 1})
-    steps.say(db, "talk", "x")
-    head = steps.compact(db, "talk", 1)
+    conversations.say(db, "talk", "x")
+    head = conversations.compact(db, "talk", 1)
     assert head.metadata == {"a": 1}
     db.set_session_metadata("talk", {"b": 2})
     assert [session.metadata for session in db.sessions(head.id)] == [{"a": 1, "b": 2}] * 2
 
 
 def test_metadata_raises_no_epoch(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     work = db.acquire_lease("talk", "compact")
     db.set_session_metadata("talk", {"a": 1})
     assert db.conversation("talk").epoch == 1
@@ -73,7 +73,7 @@ def test_metadata_raises_no_epoch(db: SessionDB) -> None:
 
 def test_branch_and_child_start_with_the_metadata_of_their_origin(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": 1})
-    steps.say(db, "talk", "x")
+    conversations.say(db, "talk", "x")
     assert db.branch("talk", branch_id="branch").metadata == {"a": 1}
     assert db.create_session("same", source="test", parent_session_id="talk").metadata == {"a": 1}
     other = db.create_session("other", source="test", parent_session_id="talk", metadata={"b": 2})
@@ -99,8 +99,8 @@ def test_metadata_of_a_deleted_conversation_cannot_be_set(db: SessionDB) -> None
 @pytest.mark.parametrize("name", BAD)
 def test_invalid_metadata_is_refused(db: SessionDB, name: str) -> None:
     bad: Any = BAD[name]
-    steps.begin(db, "talk", "a")
-    with steps.nothing_changes(db):
+    conversations.begin(db, "talk", "a")
+    with conversations.nothing_changes(db):
         for call in (
             lambda: db.set_session_metadata("talk", bad),
             lambda: db.create_session("new", source="test", metadata=bad),
@@ -116,7 +116,7 @@ def test_setting_no_metadata_is_refused(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": 1})
     nothing: Any = None
     with (
-        steps.nothing_changes(db),
+        conversations.nothing_changes(db),
         pytest.raises(errors.InvalidArgument, match="must be an object, not None"),
     ):
         db.set_session_metadata("talk", nothing)
@@ -124,7 +124,7 @@ def test_setting_no_metadata_is_refused(db: SessionDB) -> None:
 
 def test_merge_beyond_the_limit_is_refused(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata={"a": "x" * 4000})
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument, match="at most 4,096 bytes"):
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument, match="at most 4,096 bytes"):
         db.set_session_metadata("talk", {"b": "x" * 100})
     db.set_session_metadata("talk", {"a": None})
     assert db.set_session_metadata("talk", {"b": "x" * 4088}) == {"b": "x" * 4088}
@@ -135,7 +135,7 @@ def test_merge_beyond_the_limit_is_refused(db: SessionDB) -> None:
 
 
 def test_message_keeps_its_metadata(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     call = types.ToolCall("c", "look")
     db.append_message("talk", role="user", content="hello", metadata=GOOD)
     db.append_messages("talk", [NewMessage(role="assistant", tool_calls=[call], metadata={"a": 1}), {"role": "user"}])
@@ -145,13 +145,13 @@ def test_message_keeps_its_metadata(db: SessionDB) -> None:
 
 
 def test_message_without_metadata_is_stored_as_before(db: SessionDB) -> None:
-    steps.begin(db, "talk", "hello")
+    conversations.begin(db, "talk", "hello")
     db.append_message("talk", role="user", content="hello", metadata={})
     assert [message.body for message in db.transcript("talk")] == ['{"content":"hello"}'] * 2
 
 
 def test_metadata_is_part_of_what_a_repeated_uid_must_repeat(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     first = db.append_message("talk", role="user", content="x", uid="u", metadata={"a": 1, "b": 2})
     again = db.append_message("talk", role="user", content="x", uid="u", metadata={"b": 2, "a": 1})
     assert (again.seq, again.duplicate) == (first.seq, True)
@@ -160,7 +160,7 @@ def test_metadata_is_part_of_what_a_repeated_uid_must_repeat(db: SessionDB) -> N
 
 
 def test_redaction_removes_the_metadata_of_a_message(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.append_message("talk", role="user", content="x", metadata={"secret": "word"})
     db.redact("talk", 1)
     assert db.transcript("talk")[0].metadata == {}
@@ -168,7 +168,7 @@ def test_redaction_removes_the_metadata_of_a_message(db: SessionDB) -> None:
 
 
 def test_metadata_is_not_searched(db: SessionDB) -> None:
-    steps.begin(db, "talk")
+    conversations.begin(db, "talk")
     db.append_message("talk", role="user", content="apple", metadata={"note": "banana"})
     assert [len(db.search(word)) for word in ("apple", "banana")] == [1, 0]
 
@@ -187,7 +187,7 @@ async def test_async_append_takes_metadata(db: SessionDB) -> None:
 def test_metadata_is_exported_and_imported(db: SessionDB) -> None:
     db.create_session("talk", source="test", metadata=GOOD)
     db.append_message("talk", role="user", content="x", metadata=GOOD)
-    steps.begin(db, "plain", "a")
+    conversations.begin(db, "plain", "a")
     out = io.StringIO()
     db.admin.export_to(out)
     assert out.getvalue().count('"metadata"') == 2

@@ -16,9 +16,8 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from holdfast import NewMessage, errors
-from tests import postgres, soundness
-from tests.contract import backends, model, steps
 from tests.faults import zygote
+from tests.support import backends, consistency, conversations, postgres, store_model
 
 MOST = 4  # conversations at a time: the fewer there are, the more happens to each
 
@@ -36,12 +35,12 @@ class Store(stateful.RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(dir=zygote.shared_memory()))
-        self.clock = steps.Clock()
+        self.clock = conversations.Clock()
         self.open()
-        self.talks: list[model.Talk] = []
-        self.touched: model.Talk | None = None
-        self.held: list[model.Held] = []
-        self.routes: dict[str, tuple[model.Talk | None, int]] = {}
+        self.talks: list[store_model.Talk] = []
+        self.touched: store_model.Talk | None = None
+        self.held: list[store_model.Held] = []
+        self.routes: dict[str, tuple[store_model.Talk | None, int]] = {}
         self.deleted: list[str] = []
         self.minted = 0
         self.steps = 0
@@ -53,7 +52,7 @@ class Store(stateful.RuleBasedStateMachine):
         try:
             for talk in self.talks:
                 self.agree(talk)
-            assert soundness.report(self.db) is None, self.db.admin.fsck()
+            assert consistency.report(self.db) is None, self.db.admin.fsck()
         finally:
             self.db.close()
             postgres.give_back()
@@ -65,24 +64,24 @@ class Store(stateful.RuleBasedStateMachine):
         self.minted += 1
         return f"s{self.minted}"
 
-    def talk(self, pick: int, wanted: Callable[[model.Talk], object] = bool) -> model.Talk:
+    def talk(self, pick: int, wanted: Callable[[store_model.Talk], object] = bool) -> store_model.Talk:
         """One of the conversations; most often one in which the step has something to do."""
         fitting = [talk for talk in self.talks if wanted(talk)]
         choice = fitting if fitting and pick % 5 else self.talks
         self.touched = choice[pick // 5 % len(choice)]
         return self.touched
 
-    def session(self, talk: model.Talk, pick: int) -> str:
+    def session(self, talk: store_model.Talk, pick: int) -> str:
         return talk.sessions[pick // 7 % len(talk.sessions)].id
 
-    def leases(self) -> list[model.Held]:
+    def leases(self) -> list[store_model.Held]:
         return [lease for lease in self.held if lease.token]
 
     def both(self, step: Callable[[], Any], call: Callable[[], Any]) -> Any:
         """Do a step in the model and in the store: both do it, or both refuse it for the same reason."""
         try:
             expected, refusal = step(), None
-        except model.Refused as refused:
+        except store_model.Refused as refused:
             expected, refusal = None, str(refused)
         try:
             actual, answer = call(), None
@@ -91,7 +90,7 @@ class Store(stateful.RuleBasedStateMachine):
         assert answer == refusal
         return None if refusal else (expected, actual)
 
-    def learn(self, talk: model.Talk) -> None:
+    def learn(self, talk: store_model.Talk) -> None:
         """The store minted the id of a continuation: it is the one thing the model cannot know."""
         if talk.head.id == "?":
             talk.head.id = self.db.head(talk.id).id
@@ -113,8 +112,8 @@ class Store(stateful.RuleBasedStateMachine):
         name = self.name()
 
         def step() -> None:
-            model.refuse(title and any(talk.title == title for talk in self.talks), "TitleTaken")
-            self.talks.append(model.Talk(name, title=title))
+            store_model.refuse(title and any(talk.title == title for talk in self.talks), "TitleTaken")
+            self.talks.append(store_model.Talk(name, title=title))
 
         self.both(step, lambda: self.db.create_session(name, source="test", title=title))
 
@@ -125,10 +124,10 @@ class Store(stateful.RuleBasedStateMachine):
 
         def step() -> None:
             if parent.reason == "compression":
-                model.refuse(parent is not talk.head, "ForkRefused")
+                store_model.refuse(parent is not talk.head, "ForkRefused")
                 talk.rotate(talk.last_seq, talk.last_seq, "", [], name)
             else:
-                self.talks.append(model.Talk(name))
+                self.talks.append(store_model.Talk(name))
 
         if parent.reason == "compression" or len(self.talks) < MOST:
             self.both(step, lambda: self.db.create_session(name, source="test", parent_session_id=parent.id))
@@ -161,7 +160,7 @@ class Store(stateful.RuleBasedStateMachine):
         self.say(pick, [(f"u{self.name()}", text)], lease=self.leases()[which % len(self.leases())])
 
     def say(
-        self, pick: int, said: list[tuple[str, str]], *, strict: bool = False, lease: model.Held | None = None
+        self, pick: int, said: list[tuple[str, str]], *, strict: bool = False, lease: store_model.Held | None = None
     ) -> None:
         talk = self.talk(pick)
         name, was = self.session(talk, pick), talk.live
@@ -198,7 +197,7 @@ class Store(stateful.RuleBasedStateMachine):
     def look(self, pick: int) -> None:
         """A snapshot, to commit by without a lease."""
         talk = self.talk(pick)
-        work = model.Held(talk, "compact", 0, "", 0, talk.head.id, talk.epoch, talk.last_seq)
+        work = store_model.Held(talk, "compact", 0, "", 0, talk.head.id, talk.epoch, talk.last_seq)
         work.real = self.db.snapshot(self.session(talk, pick))
         self.held.append(work)
 
@@ -214,7 +213,7 @@ class Store(stateful.RuleBasedStateMachine):
                 del talk.leases[lease.purpose]
         else:
             self.both(
-                lambda: model.refuse(not talk.holds(lease, self.clock.now), "LeaseLost"),
+                lambda: store_model.refuse(not talk.holds(lease, self.clock.now), "LeaseLost"),
                 lambda: self.db.renew_lease(lease.real),
             )
             if talk.holds(lease, self.clock.now):
@@ -237,7 +236,7 @@ class Store(stateful.RuleBasedStateMachine):
         if len(self.held) > before:
             self.commit_by(self.held[-1], pick, cut, f"gist {self.name()}")
 
-    def commit_by(self, work: model.Held, pick: int, cut: int, summary: str) -> None:
+    def commit_by(self, work: store_model.Held, pick: int, cut: int, summary: str) -> None:
         talk, name = work.conversation, self.name()
         low = min(talk.current.cut if talk.current and cut % 6 else 0, work.last_seq)
         seq = low + cut % (work.last_seq - low + 1)
@@ -304,7 +303,9 @@ class Store(stateful.RuleBasedStateMachine):
         talk = self.talk(pick)
 
         def step() -> None:
-            model.refuse(title and any(other.title == title for other in self.talks if other is not talk), "TitleTaken")
+            store_model.refuse(
+                title and any(other.title == title for other in self.talks if other is not talk), "TitleTaken"
+            )
             talk.title = title
 
         self.both(step, lambda: self.db.set_session_title(self.session(talk, pick), title))
@@ -316,7 +317,7 @@ class Store(stateful.RuleBasedStateMachine):
         seen = max(0, version - (stale == 0))
 
         def step() -> None:
-            model.refuse(seen != version, "RouteMoved")
+            store_model.refuse(seen != version, "RouteMoved")
             self.routes[key] = (talk, version + 1)
 
         self.both(step, lambda: self.db.bind_route(key, talk and self.session(talk, pick), version=seen))
@@ -341,7 +342,7 @@ class Store(stateful.RuleBasedStateMachine):
         name = self.session(talk, pick)
 
         def step() -> None:
-            model.refuse(any(other.origin is talk for other in self.talks), "HasBranches")
+            store_model.refuse(any(other.origin is talk for other in self.talks), "HasBranches")
             self.talks.remove(talk)
             self.deleted += [segment.id for segment in talk.sessions]
             self.held = [lease for lease in self.held if lease.conversation is not talk]
@@ -374,11 +375,11 @@ class Store(stateful.RuleBasedStateMachine):
         }
         assert not any(self.db.get_session(name) for name in self.deleted[-3:])
         if self.steps % 20 == 0:
-            assert soundness.report(self.db) is None, self.db.admin.fsck()
+            assert consistency.report(self.db) is None, self.db.admin.fsck()
 
-    def agree(self, talk: model.Talk) -> None:
+    def agree(self, talk: store_model.Talk) -> None:
         context, now = self.db.context(talk.id), self.db.conversation(talk.head.id)
-        assert steps.contents(context) == talk.context()
+        assert conversations.contents(context) == talk.context()
         assert (context.epoch, context.last_seq, context.session_id) == (talk.epoch, talk.last_seq, talk.head.id)
         assert (now.live, now.compaction_epoch, now.redo_epoch) == (talk.live, *talk.stands_on())
         assert [(said.seq, said.uid, said.content) for said in self.db.transcript(talk.head.id)] == [
@@ -389,7 +390,7 @@ class Store(stateful.RuleBasedStateMachine):
         ]
         self.agree_on_sessions(talk)
 
-    def agree_on_sessions(self, talk: model.Talk) -> None:
+    def agree_on_sessions(self, talk: store_model.Talk) -> None:
         sessions = self.db.sessions(talk.id)
         assert [(session.id, session.end_reason) for session in sessions] == [
             (segment.id, segment.reason) for segment in talk.sessions

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, types
-from tests.contract import mail, steps
+from tests.support import conversations, mail
 
 MakeDb = Callable[..., SessionDB]
 
@@ -19,20 +19,20 @@ def found(db: SessionDB, id_: int) -> types.Outgoing:
     return outgoing
 
 
-def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: steps.Clock) -> None:
+def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: conversations.Clock) -> None:
     first = db.mail.replies(mail.answered(db, "talk", "1", "one", "two").id)
     other = db.mail.post(mail.reply(chat="2"), key="other")
     db.mail.post(mail.reply(platform="near"), key="near")
     assert [each.id for each in db.mail.due_outgoing("far")] == [first[0].id, other.id]
     assert [each.id for each in db.mail.due_outgoing("far", limit=1)] == [first[0].id]
-    db.mail.mark_failed(first[0].id, "busy", steps.NOON + 10)
+    db.mail.mark_failed(first[0].id, "busy", conversations.NOON + 10)
     assert [each.id for each in db.mail.due_outgoing("far")] == [other.id]
     db.mail.mark_delivered(other.id, "x")
     assert db.mail.due_outgoing("far") == []
-    assert [each.id for each in db.mail.due_outgoing("far", now=steps.NOON + 10)] == [first[0].id]
+    assert [each.id for each in db.mail.due_outgoing("far", now=conversations.NOON + 10)] == [first[0].id]
     clock.advance(10)
     (due,) = db.mail.due_outgoing("far")
-    assert (due.id, due.error, due.due_at, due.open) == (first[0].id, "busy", steps.NOON + 10, True)
+    assert (due.id, due.error, due.due_at, due.open) == (first[0].id, "busy", conversations.NOON + 10, True)
     db.mail.mark_failed(due.id, "refused", None)
     assert [each.id for each in db.mail.due_outgoing("far")] == [first[1].id]
     assert db.mail.counts()["outgoing_failed"] == 1
@@ -74,7 +74,7 @@ def test_every_attempt_is_counted_and_a_lost_lease_sends_nothing(db: SessionDB) 
         assert db.mail.begin_sending(fresh, 99) is None
 
 
-def test_delivery_is_recorded_once(db: SessionDB, clock: steps.Clock) -> None:
+def test_delivery_is_recorded_once(db: SessionDB, clock: conversations.Clock) -> None:
     out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
     assert db.mail.mark_delivered(out.id, "17")
     assert db.mail.mark_failed(lost.id, "refused", None)
@@ -83,9 +83,9 @@ def test_delivery_is_recorded_once(db: SessionDB, clock: steps.Clock) -> None:
         for id_ in (out.id, lost.id, 99):
             assert not db.mail.mark_delivered(id_, "18")
             assert not db.mail.mark_failed(id_, "late", None)
-            assert not db.mail.mark_failed(id_, "late", steps.NOON + 50)
-    assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("17", steps.NOON)
-    assert (found(db, lost.id).error, found(db, lost.id).failed_at) == ("refused", steps.NOON)
+            assert not db.mail.mark_failed(id_, "late", conversations.NOON + 50)
+    assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("17", conversations.NOON)
+    assert (found(db, lost.id).error, found(db, lost.id).failed_at) == ("refused", conversations.NOON)
 
 
 def test_delivery_is_recorded_without_the_lease(db: SessionDB) -> None:
@@ -96,7 +96,7 @@ def test_delivery_is_recorded_without_the_lease(db: SessionDB) -> None:
 
 
 def test_same_key_is_posted_once(db: SessionDB) -> None:
-    steps.begin(db, "talk", "x")
+    conversations.begin(db, "talk", "x")
     first = db.mail.post(mail.reply("may I?", kind="question"), key="k", conversation_id="talk")
     assert (first.kind, first.key, first.part, first.conversation_id) == ("question", "k", None, "talk")
     with mail.nothing_changes(db):
@@ -107,7 +107,9 @@ def test_same_key_is_posted_once(db: SessionDB) -> None:
 def test_concurrent_posts_with_one_key_are_one_message(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     for key in map(str, range(20)):
-        made = steps.at_once(*(lambda db=db, key=key: db.mail.post(mail.reply(), key=key) for db in (one, other)))
+        made = conversations.at_once(
+            *(lambda db=db, key=key: db.mail.post(mail.reply(), key=key) for db in (one, other))
+        )
         assert made[0] == made[1]
 
 

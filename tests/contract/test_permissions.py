@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import steps
+from tests.support import conversations
 
 
 @pytest.fixture(autouse=True)
 def talks(db: SessionDB) -> None:
     for name in ("talk", "other"):
-        steps.begin(db, name, "a", "b")
+        conversations.begin(db, name, "a", "b")
 
 
 def rules(db: SessionDB, *where: str, owner: str = "o") -> list[str]:
@@ -34,12 +34,12 @@ def test_grant_applies_to_its_conversation_or_to_all(db: SessionDB) -> None:
 
 def test_grant_survives_a_compaction_and_is_not_in_a_branch(db: SessionDB) -> None:
     db.permissions.grant("o", "here", session_id="talk", by="me")
-    head = steps.compact(db, "talk", 1)
+    head = conversations.compact(db, "talk", 1)
     db.branch("talk", branch_id="branch")
     assert (rules(db, head.id), rules(db, "branch")) == (["here"], [])
 
 
-def test_same_grant_again_is_the_same(db: SessionDB, clock: steps.Clock) -> None:
+def test_same_grant_again_is_the_same(db: SessionDB, clock: conversations.Clock) -> None:
     for where in ("talk", None):
         first = db.permissions.grant("o", "r", session_id=where, by="me")
         clock.advance(1)
@@ -65,7 +65,7 @@ def test_deleting_a_conversation_deletes_its_grants_only(db: SessionDB) -> None:
 
 @pytest.mark.parametrize("rule", ["", None, 5, "a\nb", "x" * 4_001])
 def test_invalid_rule_is_refused(db: SessionDB, rule: Any) -> None:
-    with steps.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
         db.permissions.grant("o", rule, by="me")
 
 
@@ -76,7 +76,7 @@ def act(db: SessionDB, summary: str, where: str = "talk", call: str = "c", allow
     return db.permissions.begin_audit(where, call, "shell", summary, allowed, "a rule")
 
 
-def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: steps.Clock) -> None:
+def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: conversations.Clock) -> None:
     began = clock()
     id_ = act(db, "make")
     (open_,) = db.permissions.audit_log("talk")
@@ -94,7 +94,7 @@ def test_denied_call_has_no_end(db: SessionDB) -> None:
     assert not db.permissions.end_audit(99, True)
 
 
-def test_audit_is_newest_first_and_can_be_narrowed(db: SessionDB, clock: steps.Clock) -> None:
+def test_audit_is_newest_first_and_can_be_narrowed(db: SessionDB, clock: conversations.Clock) -> None:
     for number in range(4):
         act(db, f"{number}", where="talk" if number % 2 else "other", allowed=number != 1)
         clock.advance(10)

@@ -8,16 +8,16 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store import visibility
-from tests.contract import steps
+from tests.support import conversations
 
 
 def seqs(db: SessionDB, session_id: str = "talk") -> list[int]:
     return [each.seq for each in db.pins(session_id)]
 
 
-def test_a_message_is_pinned_once_by_any_session_of_its_conversation(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", *"abcd")
-    child = steps.compact(db, "talk", 1)
+def test_a_message_is_pinned_once_by_any_session_of_its_conversation(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", *"abcd")
+    child = conversations.compact(db, "talk", 1)
     pinned = db.pin("talk", 3)
     clock.advance(5)
     assert db.pin(child.id, 3) == pinned
@@ -26,15 +26,15 @@ def test_a_message_is_pinned_once_by_any_session_of_its_conversation(db: Session
 
 
 def test_an_unpinned_message_is_not_pinned_any_more(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abc")
+    conversations.begin(db, "talk", *"abc")
     db.pin("talk", 2)
     assert [db.unpin("talk", seq) for seq in (2, 2, 1, 99)] == [True, False, False, False]
     assert db.pins("talk") == []
 
 
 def test_only_messages_that_are_there_can_be_pinned(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abc")
-    with steps.nothing_changes(db):
+    conversations.begin(db, "talk", *"abc")
+    with conversations.nothing_changes(db):
         for seq in (0, 4, 2**40):
             with pytest.raises(errors.InvalidArgument):
                 db.pin("talk", seq)
@@ -43,7 +43,7 @@ def test_only_messages_that_are_there_can_be_pinned(db: SessionDB) -> None:
 
 
 def test_a_conversation_has_100_pins_and_not_one_more(db: SessionDB) -> None:
-    steps.begin(db, "talk", *map(str, range(visibility.MAX_PINS + 1)))
+    conversations.begin(db, "talk", *map(str, range(visibility.MAX_PINS + 1)))
     for seq in range(1, visibility.MAX_PINS + 1):
         db.pin("talk", seq)
     with pytest.raises(errors.InvalidArgument, match="100 messages are pinned"):
@@ -56,7 +56,7 @@ def test_a_conversation_has_100_pins_and_not_one_more(db: SessionDB) -> None:
 
 
 def test_a_compaction_begun_before_a_pin_is_not_committed_after_it(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abc")
+    conversations.begin(db, "talk", *"abc")
     lease = db.acquire_lease("talk", "compact", "me")
     db.pin("talk", 2)
     with pytest.raises(errors.Superseded):
@@ -70,24 +70,24 @@ def test_a_compaction_begun_before_a_pin_is_not_committed_after_it(db: SessionDB
 
 
 def test_a_pin_changes_nothing_of_what_is_read_and_voids_no_redo(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abc")
-    steps.compact(db, "talk", 2)
+    conversations.begin(db, "talk", *"abc")
+    conversations.compact(db, "talk", 2)
     db.undo_compaction("talk")
-    before = steps.contents(db.context("talk"))
+    before = conversations.contents(db.context("talk"))
     db.pin("talk", 2)
-    assert steps.contents(db.context("talk")) == before
+    assert conversations.contents(db.context("talk")) == before
     assert db.redo_compaction("talk").cut_seq == 2
 
 
 def test_a_branch_takes_the_pins_up_to_its_fork_point(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"abcde")
+    conversations.begin(db, "talk", *"abcde")
     for seq in (2, 3, 4):
         db.pin("talk", seq)
     db.branch("talk", 3, branch_id="branch")
     assert db.pins("branch") == db.pins("talk")[:2]
     # From there on each has its own.
     db.unpin("talk", 2)
-    steps.say(db, "branch", "f")
+    conversations.say(db, "branch", "f")
     db.pin("branch", 4)
     assert (seqs(db), seqs(db, "branch")) == ([3, 4], [2, 3, 4])
     assert db.admin.fsck().ok
@@ -95,7 +95,7 @@ def test_a_branch_takes_the_pins_up_to_its_fork_point(db: SessionDB) -> None:
 
 def test_pins_go_with_their_conversation_and_no_other(db: SessionDB) -> None:
     for name in ("talk", "other"):
-        steps.begin(db, name, *"ab")
+        conversations.begin(db, name, *"ab")
         db.pin(name, 1)
     db.delete_conversation("talk")
     assert seqs(db, "other") == [1]
@@ -103,7 +103,7 @@ def test_pins_go_with_their_conversation_and_no_other(db: SessionDB) -> None:
 
 
 def test_a_redacted_message_stays_pinned(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"ab")
+    conversations.begin(db, "talk", *"ab")
     db.pin("talk", 1)
     db.redact("talk", 1)
     assert seqs(db) == [1]
@@ -111,7 +111,7 @@ def test_a_redacted_message_stays_pinned(db: SessionDB) -> None:
 
 
 def test_pins_are_not_exported(db: SessionDB) -> None:
-    steps.begin(db, "talk", *"ab")
+    conversations.begin(db, "talk", *"ab")
     db.pin("talk", 1)
     told = io.StringIO()
     db.admin.export_to(told)

@@ -9,43 +9,43 @@ import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.contract import steps
+from tests.support import conversations
 
 MakeDb = Callable[..., SessionDB]
 
 
 def begun(db: SessionDB, *names: str) -> None:
     if db.get_session("talk") is None:
-        steps.begin(db, "talk", "a", "b")
+        conversations.begin(db, "talk", "a", "b")
     for name in names:
-        db.processes.record_start(steps.process(name, "talk"))
+        db.processes.record_start(conversations.process(name, "talk"))
 
 
 def test_process_is_returned_as_it_was_recorded(db: SessionDB) -> None:
     begun(db, "p", "p", "q")
-    assert db.processes.all("talk") == [steps.process(name, "talk") for name in "pq"]
-    head = steps.compact(db, "talk", 1)
+    assert db.processes.all("talk") == [conversations.process(name, "talk") for name in "pq"]
+    head = conversations.compact(db, "talk", 1)
     assert db.processes.all(head.id) == db.processes.all("talk") == db.processes.all()
 
 
 def test_process_belongs_to_the_conversation_of_any_session(db: SessionDB) -> None:
     begun(db)
-    head = steps.compact(db, "talk", 1)
-    db.processes.record_start(steps.process("p", head.id))
+    head = conversations.compact(db, "talk", 1)
+    db.processes.record_start(conversations.process("p", head.id))
     assert db.processes.all("talk")[0].conversation_id == "talk"
-    db.processes.record_start(steps.process("p", "talk"))
+    db.processes.record_start(conversations.process("p", "talk"))
     assert len(db.processes.all()) == 1
 
 
 def test_id_of_another_process_is_refused(db: SessionDB) -> None:
     begun(db, "p")
-    steps.begin(db, "other", "a")
-    for other in (steps.process("p", "talk", "rm -r x"), steps.process("p", "other")):
-        with steps.nothing_changes(db), pytest.raises(errors.IdTaken):
+    conversations.begin(db, "other", "a")
+    for other in (conversations.process("p", "talk", "rm -r x"), conversations.process("p", "other")):
+        with conversations.nothing_changes(db), pytest.raises(errors.IdTaken):
             db.processes.record_start(other)
 
 
-def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: steps.Clock) -> None:
+def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: conversations.Clock) -> None:
     begun(db, "p", "q")
     assert db.processes.record_end("p", "exited", 3, "p ended with 3")
     assert not db.processes.record_end("p", "killed", 9, "p was killed")
@@ -54,13 +54,13 @@ def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: step
     assert (
         db.processes.all(running_only=True)
         == db.processes.all("talk", running_only=True)
-        == [steps.process("q", "talk")]
+        == [conversations.process("q", "talk")]
     )
     (notice,) = db.mail.inbox_entries("talk")
     assert (notice.key, notice.kind, notice.text) == ("process:p", "process", "p ended with 3")
 
 
-def test_end_has_its_own_time_and_the_notice_the_current_time(db: SessionDB, clock: steps.Clock) -> None:
+def test_end_has_its_own_time_and_the_notice_the_current_time(db: SessionDB, clock: conversations.Clock) -> None:
     begun(db, "p")
     db.processes.record_end("p", "gone", None, "it is gone", at=7.0)
     assert (db.processes.all()[0].ended_at, db.mail.inbox_entries()[0].at) == (7.0, clock())
@@ -83,8 +83,8 @@ def test_end_of_an_unknown_process_is_ignored(db: SessionDB) -> None:
 )  # fmt: skip
 def test_invalid_process_is_refused(db: SessionDB, field: str, value: Any) -> None:
     begun(db)
-    bad = msgspec.structs.replace(steps.process("p", "talk"), **{field: value})
-    with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
+    bad = msgspec.structs.replace(conversations.process("p", "talk"), **{field: value})
+    with conversations.nothing_changes(db), pytest.raises(errors.HoldfastError):
         db.processes.record_start(bad)
 
 
@@ -94,13 +94,13 @@ def test_invalid_process_is_refused(db: SessionDB, field: str, value: Any) -> No
 )
 def test_invalid_end_is_refused(db: SessionDB, state: Any, code: Any, text: str) -> None:
     begun(db, "p")
-    with steps.nothing_changes(db), pytest.raises(errors.HoldfastError):
+    with conversations.nothing_changes(db), pytest.raises(errors.HoldfastError):
         db.processes.record_end("p", state, code, text)
 
 
-def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: steps.Clock) -> None:
+def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: conversations.Clock) -> None:
     begun(db, "p")
-    clock.advance(100 * steps.DAY)
+    clock.advance(100 * conversations.DAY)
     (needed,) = db.admin.plan_prune(older_than_days=30).needed
     assert "running processes" in str(needed)
     db.processes.record_end("p", "exited", 0, "ended")
@@ -109,11 +109,11 @@ def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock:
 
 
 def test_redacting_the_call_redacts_the_command_and_its_notice(db: SessionDB) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     for name, key in (("p", "KEY=1"), ("q", "KEY=2"), ("r", "other")):
         call = {"id": name, "name": "start_process", "arguments": f'{{"command": "{key} make"}}'}
         db.append_message("talk", role="assistant", tool_calls=[call])
-        db.processes.record_start(steps.process(name, "talk", f"{key} make"))
+        db.processes.record_start(conversations.process(name, "talk", f"{key} make"))
     db.processes.record_end("p", "exited", 0, "ended: KEY=1 make")
     db.processes.record_end("r", "exited", 0, "ended: other make")
     for seq in (2, 3):
@@ -150,7 +150,7 @@ def test_concurrent_watchers_record_one_end(db: SessionDB) -> None:
         ends = [
             lambda n=n, i=number: db.processes.record_end(f"p{i}", "exited", n, f"told by {n}") for n in range(6)
         ]  # fmt: skip
-        outcomes = steps.at_once(*ends)
+        outcomes = conversations.at_once(*ends)
         assert sorted(outcomes) == [False] * 5 + [True]
         (notice,) = [each for each in db.mail.inbox_entries() if each.key == f"process:p{number}"]
         assert notice.text == f"told by {outcomes.index(True)}"
@@ -159,7 +159,7 @@ def test_concurrent_watchers_record_one_end(db: SessionDB) -> None:
 def test_running_processes_are_listed_for_other_programs(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
     begun(one, "p")
-    assert other.processes.all(running_only=True) == [steps.process("p", "talk")]
+    assert other.processes.all(running_only=True) == [conversations.process("p", "talk")]
     assert other.processes.record_end("p", "killed", None, "killed")
     assert not one.processes.record_end("p", "exited", 0, "ended")
     assert isinstance(one.processes.all()[0], types.Process)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import mail, steps
+from tests.support import conversations, mail
 
 
-def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: steps.Clock) -> None:
+def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: conversations.Clock) -> None:
     assert (db.mail.backlog(), db.mail.unsent_counts(), db.mail.failures()) == ([], [], [])
     start = clock()
     a, _ = mail.came(db, "a", "b")
@@ -26,7 +26,7 @@ def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: steps.
     ]
 
 
-def test_failed_message_is_sent_again_once_to_the_same_chat(db: SessionDB, clock: steps.Clock) -> None:
+def test_failed_message_is_sent_again_once_to_the_same_chat(db: SessionDB, clock: conversations.Clock) -> None:
     arrival = mail.answered(db, "talk", "1", "one", "two")
     one, two = db.mail.replies(arrival.id)
     db.mail.mark_failed(one.id, "gone")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast import SessionDB, types
 from holdfast.store.backup import backup
-from tests.contract import mail
+from tests.support import mail
 
 MakeDb = Callable[..., SessionDB]
 

@@ -14,15 +14,15 @@ from holdfast import SessionDB, errors, reports
 from holdfast.store import conversation_row
 from holdfast.store.backup import retention
 from holdfast.store.transfer import export
-from tests.contract import backends, steps
+from tests.support import backends, conversations
 
-DAY = steps.DAY
+DAY = conversations.DAY
 AtPoint = Callable[[Callable[[str], None]], None]
 
 
-def old_and_new(db: SessionDB, clock: steps.Clock) -> None:
+def old_and_new(db: SessionDB, clock: conversations.Clock) -> None:
     for name in ("oldest", "old", "new"):
-        steps.begin(db, name, f"text of {name} " * 20, title=f"title of {name}")
+        conversations.begin(db, name, f"text of {name} " * 20, title=f"title of {name}")
         clock.advance(10 * DAY)
 
 
@@ -43,22 +43,22 @@ def exported(db: SessionDB) -> str:
 # --- plans ---------------------------------------------------------------------------------------------------
 
 
-def test_plan_by_age_names_what_was_unused_for_so_long(db: SessionDB, clock: steps.Clock) -> None:
+def test_plan_by_age_names_what_was_unused_for_so_long(db: SessionDB, clock: conversations.Clock) -> None:
     old_and_new(db, clock)
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         plan = db.admin.plan_prune(older_than_days=15)
     assert going(plan) == ["oldest", "old"]
     assert (plan.going[0].title, plan.going[0].messages) == ("title of oldest", 1)
     assert plan.total_bytes > plan.going[0].bytes > 200
 
 
-def test_a_message_makes_a_conversation_young(db: SessionDB, clock: steps.Clock) -> None:
+def test_a_message_makes_a_conversation_young(db: SessionDB, clock: conversations.Clock) -> None:
     old_and_new(db, clock)
-    steps.say(db, "oldest", "again")
+    conversations.say(db, "oldest", "again")
     assert going(db.admin.plan_prune(older_than_days=15)) == ["old"]
 
 
-def test_plan_by_size_names_the_longest_unused_until_the_rest_fits(db: SessionDB, clock: steps.Clock) -> None:
+def test_plan_by_size_names_the_longest_unused_until_the_rest_fits(db: SessionDB, clock: conversations.Clock) -> None:
     old_and_new(db, clock)
     total = db.admin.plan_prune(max_bytes=0).total_bytes
     assert going(db.admin.plan_prune(max_bytes=total)) == []
@@ -66,14 +66,14 @@ def test_plan_by_size_names_the_longest_unused_until_the_rest_fits(db: SessionDB
     assert going(db.admin.plan_prune(max_bytes=0)) == ["oldest", "old", "new"]
 
 
-def test_plan_by_both_takes_what_is_old_and_then_what_is_too_much(db: SessionDB, clock: steps.Clock) -> None:
+def test_plan_by_both_takes_what_is_old_and_then_what_is_too_much(db: SessionDB, clock: conversations.Clock) -> None:
     old_and_new(db, clock)
     total = db.admin.plan_prune(max_bytes=0).total_bytes
     assert going(db.admin.plan_prune(older_than_days=25, max_bytes=total)) == ["oldest"]
     assert going(db.admin.plan_prune(older_than_days=25, max_bytes=total // 2)) == ["oldest", "old"]
 
 
-def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: steps.Clock) -> None:
+def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: conversations.Clock) -> None:
     db.create_session("hers", source="cli", owner="her")
     db.create_session("his", source="telegram", owner="him")
     clock.advance(DAY)
@@ -81,9 +81,9 @@ def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: steps.Clo
     assert going(db.admin.plan_prune(older_than_days=0, source="telegram")) == ["his"]
 
 
-def test_what_is_needed_is_never_planned(db: SessionDB, clock: steps.Clock) -> None:
+def test_what_is_needed_is_never_planned(db: SessionDB, clock: conversations.Clock) -> None:
     old_and_new(db, clock)
-    steps.begin(db, "trunk", "a")
+    conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="branch")
     db.bind_route("chat", "oldest", version=0)
     clock.advance(DAY)
@@ -113,13 +113,13 @@ def test_plan_of_nonsense_is_refused(db: SessionDB, arguments: dict[str, object]
 
 
 def test_what_goes_is_in_the_archive_and_comes_back_from_it(
-    db: SessionDB, make_db: Callable[..., SessionDB], clock: steps.Clock, tmp_path: Path
+    db: SessionDB, make_db: Callable[..., SessionDB], clock: conversations.Clock, tmp_path: Path
 ) -> None:
     old_and_new(db, clock)
-    steps.compact(db, "oldest", 1, "a summary")
+    conversations.compact(db, "oldest", 1, "a summary")
     archive = tmp_path / "archive" / "2026.jsonl"
     clock.advance(100 * DAY)
-    steps.say(db, "new", "still in use")
+    conversations.say(db, "new", "still in use")
     report = db.admin.prune(db.admin.plan_prune(older_than_days=50), archive)
     assert (report.archive, report.removed, report.kept) == (str(archive), ("oldest", "old"), ())
     assert [session.id for session in db.list_sessions()] == ["new"]
@@ -131,11 +131,11 @@ def test_what_goes_is_in_the_archive_and_comes_back_from_it(
     with archive.open() as file:
         assert other.admin.import_from(file).ok
     assert exported(other) == archive.read_text()
-    assert steps.contents(other.transcript("old")) == ["text of old " * 20]
+    assert conversations.contents(other.transcript("old")) == ["text of old " * 20]
     assert other.compactions("oldest")[0].summary == "a summary"
 
 
-def test_attachments_go_with_the_archive(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
+def test_attachments_go_with_the_archive(db: SessionDB, clock: conversations.Clock, tmp_path: Path) -> None:
     blob = db.blobs.put(b"picture")
     db.create_session("talk", source="test")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
@@ -152,10 +152,10 @@ def test_an_empty_plan_writes_no_archive(db: SessionDB, tmp_path: Path) -> None:
     assert not (tmp_path / "a.jsonl").exists()
 
 
-def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
+def test_archive_never_replaces_anything(db: SessionDB, clock: conversations.Clock, tmp_path: Path) -> None:
     old_and_new(db, clock)
     (tmp_path / "a.jsonl").write_text("precious")
-    with steps.nothing_changes(db), pytest.raises(errors.CopyRefused):
+    with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused):
         db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert (tmp_path / "a.jsonl").read_text() == "precious"
 
@@ -163,7 +163,7 @@ def test_archive_never_replaces_anything(db: SessionDB, clock: steps.Clock, tmp_
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_an_archive_is_no_file_of_the_store_itself(
-    make_file_db: Callable[..., SessionDB], clock: steps.Clock, tmp_path: Path, ending: str, linked: bool
+    make_file_db: Callable[..., SessionDB], clock: conversations.Clock, tmp_path: Path, ending: str, linked: bool
 ) -> None:
     db = make_file_db()
     old_and_new(db, clock)
@@ -172,12 +172,12 @@ def test_an_archive_is_no_file_of_the_store_itself(
         (tmp_path / "link").symlink_to(path.parent)
         path = tmp_path / "link" / path.name
     there = sorted(os.listdir(path.parent))
-    with steps.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
+    with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
         db.admin.prune(db.admin.plan_prune(older_than_days=0), path)
     assert sorted(os.listdir(path.parent)) == there
 
 
-def with_pictures(db: SessionDB, clock: steps.Clock) -> tuple[str, str]:
+def with_pictures(db: SessionDB, clock: conversations.Clock) -> tuple[str, str]:
     """Two conversations that name an attachment each, and both the same one."""
     digests = [db.blobs.put(name.encode()).digest for name in ("one", "two", "both")]
     for name, own in zip(("one", "two"), digests, strict=False):
@@ -189,7 +189,7 @@ def with_pictures(db: SessionDB, clock: steps.Clock) -> tuple[str, str]:
 
 
 def test_a_conversation_with_a_damaged_attachment_stays_with_what_is_left_of_it(
-    db: SessionDB, clock: steps.Clock, tmp_path: Path
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     backends.spoiled.add(db)
     one, _ = with_pictures(db, clock)
@@ -202,7 +202,7 @@ def test_a_conversation_with_a_damaged_attachment_stays_with_what_is_left_of_it(
 
 
 def test_a_damaged_attachment_keeps_every_conversation_that_names_it(
-    db: SessionDB, clock: steps.Clock, tmp_path: Path
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     backends.spoiled.add(db)
     _, both = with_pictures(db, clock)
@@ -211,7 +211,9 @@ def test_a_damaged_attachment_keeps_every_conversation_that_names_it(
     assert (report.removed, report.kept, report.lost_blobs) == ((), ("one", "two"), (both,))
 
 
-def test_a_missing_attachment_is_told_of_and_keeps_nothing(db: SessionDB, clock: steps.Clock, tmp_path: Path) -> None:
+def test_a_missing_attachment_is_told_of_and_keeps_nothing(
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
+) -> None:
     one, _ = with_pictures(db, clock)
     backends.lose_blob(db, one)
     report = db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
@@ -242,27 +244,27 @@ def other_ends(text: str) -> str:
 
 @pytest.mark.parametrize("how", [other_text, half, one_less, other_ends])
 def test_nothing_goes_when_the_archive_is_not_what_was_written(
-    db: SessionDB, clock: steps.Clock, tmp_path: Path, at_point: AtPoint, how: Callable[[str], str]
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path, at_point: AtPoint, how: Callable[[str], str]
 ) -> None:
     old_and_new(db, clock)
     at_point(lambda point: damage(tmp_path, how) if point == "prune.exported" else None)
-    with steps.nothing_changes(db), pytest.raises(errors.CopyDamaged):
+    with conversations.nothing_changes(db), pytest.raises(errors.CopyDamaged):
         db.admin.prune(db.admin.plan_prune(older_than_days=0), tmp_path / "a.jsonl")
     assert not (tmp_path / "a.jsonl").exists()
 
 
 def test_what_changed_or_came_to_be_needed_meanwhile_stays(
-    db: SessionDB, clock: steps.Clock, tmp_path: Path, at_point: AtPoint
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path, at_point: AtPoint
 ) -> None:
     old_and_new(db, clock)
     for name in ("routed", "branched", "leased", "deleted", "titled", "described"):
-        steps.begin(db, name, "a")
+        conversations.begin(db, name, "a")
     clock.advance(DAY)
     plan = db.admin.plan_prune(older_than_days=0)
 
     def meanwhile(point: str) -> None:
         if point == "prune.verified":
-            steps.say(db, "old", "one more")
+            conversations.say(db, "old", "one more")
             db.hide("oldest", 1)
             db.bind_route("chat", "routed", version=0)
             db.branch("branched", branch_id="branch")
@@ -285,8 +287,8 @@ def test_archive_needs_a_path(db: SessionDB, archive: object) -> None:
         db.admin.prune(None, "archive.jsonl")
 
 
-def test_prune_reports_what_an_earlier_attempt_removed(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "old", *"abc")
+def test_prune_reports_what_an_earlier_attempt_removed(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "old", *"abc")
     key = db.driver.read(lambda tx: conversation_row.read(tx, "old").key)
     line = db.driver.read(lambda tx: next(export.read_lines(tx, key)))
     archived = {"old": retention._without_fence(line)}

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast import NewConversation, SessionDB, content_parts, errors, types
 from holdfast.store.search import indexer
-from tests.contract import steps
 from tests.contract.conftest import MakeDb
+from tests.support import conversations
 
 
 def _told(db: SessionDB, *contents: str, **new: object) -> str:
@@ -180,7 +180,7 @@ def test_an_old_session_id_searches_the_whole_conversation(db: SessionDB) -> Non
     assert sorted(_seqs(db.search("otter", session_id=chat))) == [1, 2]
 
 
-def test_filters_by_role_tool_time_and_owner(db: SessionDB, clock: steps.Clock) -> None:
+def test_filters_by_role_tool_time_and_owner(db: SessionDB, clock: conversations.Clock) -> None:
     anna, ben = _told(db, "the lynx", owner="anna"), _told(db, "the lynx", owner="ben")
     clock.now += 100
     middle = clock.now
@@ -196,7 +196,7 @@ def test_filters_by_role_tool_time_and_owner(db: SessionDB, clock: steps.Clock) 
     assert db.search("lynx", owner="nobody") == []
 
 
-def test_a_filter_that_leaves_few_still_finds_them_all(db: SessionDB, clock: steps.Clock) -> None:
+def test_a_filter_that_leaves_few_still_finds_them_all(db: SessionDB, clock: conversations.Clock) -> None:
     chat = _told(db, "ferret")
     db.append_messages(chat, [{"role": "user", "content": "ferret"}] * 599)
     clock.now += 10
@@ -204,7 +204,9 @@ def test_a_filter_that_leaves_few_still_finds_them_all(db: SessionDB, clock: ste
     assert _seqs(db.search("ferret", after=clock.now)) == [601]
 
 
-def test_every_message_that_fits_is_found_in_however_many_conversations(db: SessionDB, clock: steps.Clock) -> None:
+def test_every_message_that_fits_is_found_in_however_many_conversations(
+    db: SessionDB, clock: conversations.Clock
+) -> None:
     chats = [_told(db, "the invoice is paid") for _ in range(130)]
     clock.now += 10
     late = {_told(db, f"an invoice came and {'many other things were said of it ' * 3}") for _ in range(2)}

@@ -7,27 +7,27 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import SessionDB, errors
-from tests.contract import backends, steps
 from tests.contract.conftest import MakeDb
+from tests.support import backends, conversations
 
-WEEK = 7 * steps.DAY
+WEEK = 7 * conversations.DAY
 
-Change = Callable[[SessionDB, steps.Clock], object]
+Change = Callable[[SessionDB, conversations.Clock], object]
 
 
 def orphan(db: SessionDB, name: str = "orphan") -> str:
     """A live continuation with messages of its own and nothing else behind it."""
-    steps.begin(db, name, "a")
+    conversations.begin(db, name, "a")
     db.end_session(name, "compression")
     db.create_session(f"{name}-child", source="test", parent_session_id=name)
-    steps.say(db, name, "b")
+    conversations.say(db, name, "b")
     return f"{name}-child"
 
 
 # --- orphans -----------------------------------------------------------------------------------------------
 
 
-def test_orphan_is_ended(db: SessionDB, clock: steps.Clock) -> None:
+def test_orphan_is_ended(db: SessionDB, clock: conversations.Clock) -> None:
     child = orphan(db)
     clock.advance(WEEK + 1)
     assert db.admin.finalize_orphaned_sessions() == 1
@@ -36,37 +36,37 @@ def test_orphan_is_ended(db: SessionDB, clock: steps.Clock) -> None:
     assert db.admin.finalize_orphaned_sessions() == 0
 
 
-def test_message_resumes_an_ended_orphan_all_the_same(db: SessionDB, clock: steps.Clock) -> None:
+def test_message_resumes_an_ended_orphan_all_the_same(db: SessionDB, clock: conversations.Clock) -> None:
     orphan(db)
     clock.advance(WEEK + 1)
     db.admin.finalize_orphaned_sessions()
     assert db.append_message("orphan", role="user", content="c").resumed
-    assert steps.seen(db, "orphan") == ["b", "c"]
+    assert conversations.seen(db, "orphan") == ["b", "c"]
 
 
-def test_every_orphan_is_counted(db: SessionDB, clock: steps.Clock) -> None:
+def test_every_orphan_is_counted(db: SessionDB, clock: conversations.Clock) -> None:
     for name in ("one", "two", "three"):
         orphan(db, name)
     clock.advance(WEEK + 1)
     assert db.admin.finalize_orphaned_sessions() == 3
 
 
-def test_age_is_what_the_caller_says(db: SessionDB, clock: steps.Clock) -> None:
+def test_age_is_what_the_caller_says(db: SessionDB, clock: conversations.Clock) -> None:
     orphan(db)
-    clock.advance(2 * steps.DAY + 1)
+    clock.advance(2 * conversations.DAY + 1)
     assert db.admin.finalize_orphaned_sessions() == 0
     assert db.admin.finalize_orphaned_sessions(older_than_days=2) == 1
 
 
-def summary_behind(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
-    steps.compact(db, "talk", 1, "gist")
-    steps.say(db, "talk", "b")
+def summary_behind(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
+    conversations.compact(db, "talk", 1, "gist")
+    conversations.say(db, "talk", "b")
     clock.advance(WEEK + 1)
 
 
 def after_orphan(change: Change, wait: float = WEEK + 1) -> Change:
-    def run(db: SessionDB, clock: steps.Clock) -> None:
+    def run(db: SessionDB, clock: conversations.Clock) -> None:
         orphan(db)
         clock.advance(wait)
         change(db, clock)
@@ -74,48 +74,48 @@ def after_orphan(change: Change, wait: float = WEEK + 1) -> Change:
     return run
 
 
-def message_within_the_week(db: SessionDB, clock: steps.Clock) -> None:
+def message_within_the_week(db: SessionDB, clock: conversations.Clock) -> None:
     orphan(db)
-    clock.advance(steps.DAY)
-    steps.say(db, "orphan", "c")
+    clock.advance(conversations.DAY)
+    conversations.say(db, "orphan", "c")
     clock.advance(WEEK - 1)
 
 
-def young_with_old_messages(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def young_with_old_messages(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     db.end_session("talk", "compression")
     clock.advance(WEEK + 1)
     db.create_session("child", source="test", parent_session_id="talk")
-    db.append_message("talk", role="user", content="b", at=steps.NOON)
+    db.append_message("talk", role="user", content="b", at=conversations.NOON)
 
 
-def without_messages(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def without_messages(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     db.end_session("talk", "compression")
     db.create_session("child", source="test", parent_session_id="talk")
     clock.advance(WEEK + 1)
 
 
-def parent_ended_otherwise(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def parent_ended_otherwise(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     db.end_session("talk", "done")
-    steps.say(db, "talk", "b")
+    conversations.say(db, "talk", "b")
     clock.advance(WEEK + 1)
 
 
-def no_parent(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
+def no_parent(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
     clock.advance(WEEK + 1)
 
 
-def inherited_summary(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "trunk", "a")
-    steps.compact(db, "trunk", 1, "gist")
+def inherited_summary(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "trunk", "a")
+    conversations.compact(db, "trunk", 1, "gist")
     db.bind_route("r", "trunk", version=0)
     db.branch("trunk", branch_id="talk")
-    steps.say(db, "talk", "b")
+    conversations.say(db, "talk", "b")
     db.end_session("talk", "compression")
-    steps.say(db, "talk", "c")
+    conversations.say(db, "talk", "c")
     clock.advance(WEEK + 1)
 
 
@@ -132,20 +132,24 @@ LEFT_ALONE: dict[str, Change] = {
     "its parent ended otherwise": parent_ended_otherwise,
     "it has no parent": no_parent,
     "it has ended": after_orphan(lambda db, clock: db.end_conversation("orphan", "done")),
-    "it was compacted with a summary since": after_orphan(lambda db, clock: steps.compact(db, "orphan", 2, "gist")),
+    "it was compacted with a summary since": after_orphan(
+        lambda db, clock: conversations.compact(db, "orphan", 2, "gist")
+    ),
 }
 
 
 @pytest.mark.parametrize("why", LEFT_ALONE)
-def test_continuation_is_left_alone_when(db: SessionDB, clock: steps.Clock, why: str) -> None:
+def test_continuation_is_left_alone_when(db: SessionDB, clock: conversations.Clock, why: str) -> None:
     LEFT_ALONE[why](db, clock)
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         assert db.admin.finalize_orphaned_sessions() == 0
 
 
-def test_lease_that_ran_out_and_a_route_that_went_elsewhere_protect_nothing(db: SessionDB, clock: steps.Clock) -> None:
+def test_lease_that_ran_out_and_a_route_that_went_elsewhere_protect_nothing(
+    db: SessionDB, clock: conversations.Clock
+) -> None:
     orphan(db)
-    steps.begin(db, "other")
+    conversations.begin(db, "other")
     db.acquire_lease("orphan", "turn")
     db.bind_route("r", "orphan", version=0)
     db.bind_route("r", "other", version=1)
@@ -162,11 +166,11 @@ def test_age_that_is_none_is_refused(db: SessionDB, days: object) -> None:
 # --- ghosts ------------------------------------------------------------------------------------------------
 
 
-def test_ghosts_are_removed_without_a_tombstone(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "old")
-    steps.begin(db, "ended")
-    clock.advance(steps.DAY + 1)
-    steps.begin(db, "young and ended")
+def test_ghosts_are_removed_without_a_tombstone(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "old")
+    conversations.begin(db, "ended")
+    clock.advance(conversations.DAY + 1)
+    conversations.begin(db, "young and ended")
     for name in ("ended", "young and ended"):
         db.end_conversation(name, "done")
     assert db.admin.prune_empty_sessions() == 3
@@ -174,62 +178,62 @@ def test_ghosts_are_removed_without_a_tombstone(db: SessionDB, clock: steps.Cloc
     assert db.create_session("old", source="test").id == "old"
 
 
-def test_ghost_of_several_sessions_is_removed_whole(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "ghost")
+def test_ghost_of_several_sessions_is_removed_whole(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "ghost")
     db.end_conversation("ghost", "done")
     db.resume("ghost")
-    steps.compact(db, "ghost", 0, "nothing was said")
-    clock.advance(steps.DAY + 1)
+    conversations.compact(db, "ghost", 0, "nothing was said")
+    clock.advance(conversations.DAY + 1)
     assert db.admin.prune_empty_sessions() == 1
 
 
-def test_branch_without_a_message_of_its_own_is_a_ghost(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "trunk", "a")
+def test_branch_without_a_message_of_its_own_is_a_ghost(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="branch")
     db.hide("branch", 1)
-    clock.advance(steps.DAY + 1)
+    clock.advance(conversations.DAY + 1)
     assert db.admin.prune_empty_sessions() == 1
     assert [session.id for session in db.list_sessions()] == ["trunk"]
 
 
-def young(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk")
-    clock.advance(steps.DAY)
+def young(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk")
+    clock.advance(conversations.DAY)
 
 
 def old_with(change: Callable[[SessionDB], object]) -> Change:
-    def run(db: SessionDB, clock: steps.Clock) -> None:
-        steps.begin(db, "talk")
-        clock.advance(steps.DAY + 1)
+    def run(db: SessionDB, clock: conversations.Clock) -> None:
+        conversations.begin(db, "talk")
+        clock.advance(conversations.DAY + 1)
         change(db)
 
     return run
 
 
-def empty_continuation(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "talk", "a")
-    steps.compact(db, "talk", 1)
-    clock.advance(steps.DAY + 1)
+def empty_continuation(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "talk", "a")
+    conversations.compact(db, "talk", 1)
+    clock.advance(conversations.DAY + 1)
 
 
 def empty_and_ended(db: SessionDB) -> None:
-    steps.say(db, "talk", "a")
+    conversations.say(db, "talk", "a")
     db.end_session("talk", "done")
     db.resume("talk")
     db.end_conversation("talk", "done")
 
 
-def read_by_a_branch(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "trunk", "a")
+def read_by_a_branch(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="between")
     db.branch("between", branch_id="reader")
-    steps.say(db, "reader", "x")
-    clock.advance(steps.DAY + 1)
+    conversations.say(db, "reader", "x")
+    clock.advance(conversations.DAY + 1)
 
 
 NO_GHOST: dict[str, Change] = {
     "it is not a day old": young,
-    "it has a message": old_with(lambda db: steps.say(db, "talk", "a")),
+    "it has a message": old_with(lambda db: conversations.say(db, "talk", "a")),
     "it has a title": old_with(lambda db: db.set_session_title("talk", "plan")),
     "it has a route": old_with(lambda db: db.bind_route("r", "talk", version=0)),
     "somebody is at work on it": old_with(lambda db: db.acquire_lease("talk", "turn")),
@@ -240,17 +244,17 @@ NO_GHOST: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("why", NO_GHOST)
-def test_conversation_is_no_ghost_when(db: SessionDB, clock: steps.Clock, why: str) -> None:
+def test_conversation_is_no_ghost_when(db: SessionDB, clock: conversations.Clock, why: str) -> None:
     NO_GHOST[why](db, clock)
-    with steps.nothing_changes(db):
+    with conversations.nothing_changes(db):
         assert db.admin.prune_empty_sessions() == 0
 
 
-def test_ghost_behind_a_ghost_is_removed_with_it(db: SessionDB, clock: steps.Clock) -> None:
-    steps.begin(db, "trunk", "a")
+def test_ghost_behind_a_ghost_is_removed_with_it(db: SessionDB, clock: conversations.Clock) -> None:
+    conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="one")
     db.branch("one", branch_id="two")
-    clock.advance(steps.DAY + 1)
+    clock.advance(conversations.DAY + 1)
     assert db.admin.prune_empty_sessions() == 2
     assert [session.id for session in db.list_sessions()] == ["trunk"]
 
@@ -258,13 +262,13 @@ def test_ghost_behind_a_ghost_is_removed_with_it(db: SessionDB, clock: steps.Clo
 # --- once per database -----------------------------------------------------------------------------------------
 
 
-def test_upkeep_runs_once_per_database(make_db: MakeDb, clock: steps.Clock) -> None:
+def test_upkeep_runs_once_per_database(make_db: MakeDb, clock: conversations.Clock) -> None:
     db = make_db()
     orphan(db)
-    steps.begin(db, "ghost")
+    conversations.begin(db, "ghost")
     clock.advance(WEEK + 1)
     assert db.admin.run_upkeep_once() == {"orphans_ended": 1, "ghosts_removed": 1}
-    steps.begin(db, "another ghost")
+    conversations.begin(db, "another ghost")
     clock.advance(WEEK + 1)
     assert db.admin.run_upkeep_once() == {}
     db.close()
@@ -274,7 +278,7 @@ def test_upkeep_runs_once_per_database(make_db: MakeDb, clock: steps.Clock) -> N
 
 
 @pytest.mark.parametrize("how", ["missing", "read-only"])
-def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: steps.Clock, how: str) -> None:
+def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: conversations.Clock, how: str) -> None:
     orphan(db)
     backends.break_leases(db, how)
     clock.advance(WEEK + 1)

@@ -23,8 +23,8 @@ from holdfast import AsyncSessionDB, fault_points, types
 from holdfast.compaction import base as compaction
 from holdfast.gateway import gateway, settings, worker
 from tests.faults import compacting, turns, zygote
-from tests.gateway import memory_platform
-from tests.gateway import stage as stages
+from tests.support import gateways as stages
+from tests.support import memory_platform
 
 PLATFORM = "filed"
 # From receipt to delivery, in this order; a message passes all of them but `commanded`, which is a command's.

@@ -21,8 +21,8 @@ from typing import NamedTuple
 from holdfast import errors, fault_points, types
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Row
-from tests import soundness
 from tests.faults import checker, copies, interleavings, steps, zygote
+from tests.support import consistency
 
 
 class Course(NamedTuple):
@@ -170,7 +170,7 @@ class _Look:
     def sees(self, state: str) -> bool:
         if self._db.driver.name != "postgres":
             return steps.observe(self._db, self._c) == state
-        rows = soundness.rows(self._db)
+        rows = consistency.rows(self._db)
         if self._seen != (state, rows):
             if steps.observe(self._db, self._c) != state:
                 return False

@@ -18,8 +18,8 @@ from holdfast import errors, types
 from holdfast.store import compactions, leases, log, sessions
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
-from tests import postgres
 from tests.faults import checker, interleavings
+from tests.support import postgres
 
 TTL = interleavings.TTL
 PATIENCE = 60.0

@@ -15,7 +15,7 @@ import time
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests import postgres
+from tests.support import postgres
 
 # What becomes of a message that says the words: it is lost with its connection, or its answer is.
 UNSENT, UNHEARD = "unsent", "unheard"

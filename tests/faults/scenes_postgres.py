@@ -14,9 +14,9 @@ from holdfast.store import compactions, leases, log, sessions, visibility
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from holdfast.store.mail import chat_leases
-from tests import postgres
 from tests.faults import checker, interleavings, kills, overlaps, proxy, steps, storms
 from tests.faults.mutants_postgres import Function
+from tests.support import postgres
 
 Without = Sequence[str]
 Inside = Sequence[Function]

@@ -18,8 +18,9 @@ from typing import Any, Self
 from holdfast import errors
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
-from tests import chaos_mixed, postgres
+from tests.chaos import mixed
 from tests.faults import checker, steps, workers, zygote
+from tests.support import postgres
 
 PATIENCE = 60.0
 WRITERS, COMPACTORS = 4, 2
@@ -168,11 +169,11 @@ def _opened(stage: zygote.Stage) -> SessionDB:
 def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
     """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
     with SessionDB(target) as db:
-        history = chaos_mixed.furnish(db)
+        history = mixed.furnish(db)
     for number in range(rounds):
         history += three_killed(running, target, number, chance)
     with SessionDB(target) as db:
-        for c in chaos_mixed.CONVERSATIONS:
+        for c in mixed.CONVERSATIONS:
             uid = f"after {c}"
             receipt = db.append_message(c, role="user", content=uid, uid=uid)
             history.append(checker.Sent("after", c, uid, uid, receipt))
@@ -182,7 +183,7 @@ def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: r
 def three_killed(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
     """Three work, one of them is stopped and goes on, and all of them are killed."""
     args = {"seed": chance.random(), "actions": 10_000}
-    pids = [running.begin(chaos_mixed.work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
+    pids = [running.begin(mixed.work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
     time.sleep(chance.uniform(0.005, 0.05))
     running.signal(pids[0], "SIGSTOP")
     time.sleep(chance.uniform(0.0, 0.02))

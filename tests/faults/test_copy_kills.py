@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.db import SessionDB
-from tests import postgres
-from tests.contract import steps
 from tests.faults import importing, moving, zygote
 from tests.store.test_copy import furnish, told
+from tests.support import conversations, postgres
 
 KILLS = 6
 
@@ -28,7 +27,7 @@ def on_server(place: Path, name: str) -> str:
 def test_kill_anywhere_in_a_copy_and_the_next_one_ends_the_same(
     zygote: zygote.Zygote, place: Path, make: Callable[[Path, str], str]
 ) -> None:
-    source, clock, kinds = in_file(place, "source"), steps.Clock(), ("copy", "blob")
+    source, clock, kinds = in_file(place, "source"), conversations.Clock(), ("copy", "blob")
     with SessionDB(source, clock=clock) as db:
         furnish(db, clock)
         importing.fill(db)

@@ -19,11 +19,10 @@ from holdfast import errors, fault_points
 from holdfast.store import async_db, leases
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import connection
-from tests import postgres
-from tests.contract import mail
-from tests.contract import steps as contract
 from tests.faults import checker, proxy, steps, storms
 from tests.faults import zygote as zygotes
+from tests.support import conversations as contract
+from tests.support import mail, postgres
 
 TOKEN = re.compile(r'(?<="compact", )\d+')
 

@@ -19,8 +19,8 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.store import notifications
 from holdfast.store.postgres import notify
-from tests import postgres
 from tests.faults import checker, proxy, steps, storms
+from tests.support import postgres
 
 # A call that takes this long hangs; the limits under test are seconds.
 HANGS = 60.0

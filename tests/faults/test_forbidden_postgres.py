@@ -16,8 +16,8 @@ import pytest
 from holdfast.store import queries
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import definitions
-from tests import postgres
 from tests.faults import checker, dialects, forbidden, forbidden_mail
+from tests.support import postgres
 
 # Without a constraint there is nothing an upsert could meet.
 SEEN = [bad for bad in dialects.POSTGRES if bad.seen and "ON CONFLICT" not in bad.sql]

@@ -16,12 +16,12 @@ from holdfast.agent import settings
 from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.store.db import SessionDB
-from tests.contract import backends
 from tests.faults import compacting, gateway_stories, gateways, storms
 from tests.faults import zygote as zygotes
 from tests.faults.gateways import Update
 from tests.faults.test_gateway_kills import both, story_of
-from tests.gateway import stage
+from tests.support import backends
+from tests.support import gateways as stage
 
 CHAT = "ann0"
 ROUTE = gateway_stories.route_of(CHAT)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract import backends
 from tests.faults import gateway_stories, gateways
 from tests.faults import zygote as zygotes
+from tests.support import backends
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS") or 0)
 SEED = os.environ.get("HOLDFAST_SEED") or "gateway"

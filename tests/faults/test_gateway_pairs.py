@@ -6,11 +6,10 @@ from pathlib import Path
 
 from holdfast import errors
 from holdfast.store.db import SessionDB
-from tests import postgres
-from tests.contract import backends
 from tests.faults import gateway_stories, gateways
 from tests.faults import zygote as zygotes
 from tests.faults.test_gateway_kills import both, story_of
+from tests.support import backends, postgres
 
 TRIES = 4
 NOW = 1_790_000_000.0

@@ -15,9 +15,9 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.store.postgres import statements
-from tests import postgres
 from tests.faults import kills, steps, storms, zygote
 from tests.faults.test_kills import KILLS
+from tests.support import postgres
 
 # One step for each way to go about it; the others of `steps` are killed less often.
 OFTEN = {"append", "acquire", "renew", "commit", "end"}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from holdfast.store.db import SessionDB
-from tests import postgres
 from tests.faults import checker, races, steps
 from tests.faults import zygote as zygotes
+from tests.support import postgres
 
 PROCESSES = 8
 ROUNDS = {"sqlite": 20, "postgres": 8}

@@ -14,10 +14,10 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.db import SessionDB
-from tests import postgres
 from tests.faults import kills, steps, storms
 from tests.faults import zygote as zygotes
 from tests.faults.test_cuts import Background
+from tests.support import postgres
 
 KILLS = int(os.environ.get("HOLDFAST_SERVER_KILLS") or 20)
 

@@ -15,8 +15,8 @@ import pytest
 
 from holdfast import types
 from holdfast.store.db import SessionDB
-from tests import postgres
 from tests.faults import dialects, forbidden
+from tests.support import postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

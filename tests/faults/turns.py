@@ -16,8 +16,8 @@ from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
 from holdfast.model import base
 from holdfast.store.db import SessionDB
 from holdfast.tools import base as tools
-from tests.agent import stage as stages
 from tests.faults import zygote
+from tests.support import agents as stages
 
 OPERATIONS = ("acquire", "append", "release", "title")
 QUESTION, ANSWER = "What do both say?", "Both say yes."

@@ -13,7 +13,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import access, platform, settings
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
-from tests.gateway import memory_platform, stage
+from tests.support import gateways, memory_platform
 
 RULES = access.build_rules(
     settings.GatewaySettings(
@@ -156,9 +156,9 @@ def code_in(told: types.Outgoing) -> str:
 
 
 async def test_no_code_is_ever_in_the_store_and_only_the_last_one_told_is_good(tmp_path: Path) -> None:
-    async with stage.store(str(tmp_path / "people.db")) as db:
+    async with gateways.store(str(tmp_path / "people.db")) as db:
         platform = Deaf()
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[platform], checks=[access.Access(db, RULES)]):
+        async with gateways.open_gateway(db, ScriptedModel(), platforms=[platform], checks=[access.Access(db, RULES)]):
             assert await platform.say("Hi", chat="eve", sender="eve", key="1") is None
             (told,) = await platform.replies(1)
         first, second = map(code_in, platform.tried)
@@ -190,7 +190,7 @@ def test_a_code_that_would_be_good_for_nothing_is_not_told(change: str) -> None:
 async def test_a_stranger_is_told_once_by_all_processes_and_also_after_a_restart(tmp_path: Path) -> None:
     rules = access.build_rules(settings.GatewaySettings(strangers="tell"))
 
-    async with stage.store(str(tmp_path / "people.db")) as db:
+    async with gateways.store(str(tmp_path / "people.db")) as db:
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as other:
             said = [(await access.Access(each, rules)(came(), "r")).message for each in (db, other, db)]
         async with AsyncSessionDB(SessionDB(tmp_path / "people.db")) as after:
@@ -349,7 +349,7 @@ async def test_through_the_gateway_only_who_is_let_in_is_answered(db: AsyncSessi
     rules = access.Rules({"loopback": frozenset({"ann"})}, authenticated=frozenset())
     guard = access.Access(db, rules)
     model = ScriptedModel(["Hello, Ann.", "Hello, Eve."])
-    async with stage.open_gateway(db, model, checks=[guard], is_admin=guard.is_admin) as (running, chat):
+    async with gateways.open_gateway(db, model, checks=[guard], is_admin=guard.is_admin) as (running, chat):
         assert await chat.say("Hi", chat="eve", sender="eve", name="ann") is None
         (told,) = await chat.replies(1)
         assert await chat.say("Hi", chat="ann", sender="ann") is not None
@@ -359,7 +359,7 @@ async def test_through_the_gateway_only_who_is_let_in_is_answered(db: AsyncSessi
         await db.contacts.pair(None, code)
         assert await chat.say("Hi", chat="eve", sender="eve") is not None
         await chat.replies(3)
-        await stage.quiet(running, db)
+        await gateways.quiet(running, db)
     assert [(each.address["chat"], each.kind) for each in chat.sent] == [
         ("eve", "notice"),
         ("ann", "reply"),

@@ -17,11 +17,11 @@ from holdfast.gateway import (
 from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent import stage as actors
-from tests.agent.house import Shell, runs
-from tests.agent.stage import Stuck, Trickle, calls, shape, tool
-from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE, new
+from tests.support import agents as actors
+from tests.support import gateways, polling
+from tests.support.agents import Stuck, Trickle, calls, shape, tool
+from tests.support.approvals import Shell, runs
 
 
 def settings(mode: message_policy.BusyMode, **given: float) -> gateway_settings.GatewaySettings:
@@ -43,14 +43,14 @@ class Gate:
 async def test_stop_stops_the_turn_and_the_next_message_is_answered(db: AsyncSessionDB) -> None:
     stuck = Stuck()
     model = ScriptedModel([calls("wait"), "Next."])
-    async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (_, chat):
+    async with gateways.open_gateway(db, model, tools=[tool("wait", stuck)]) as (_, chat):
         await chat.say("Wait", key="1")
         await stuck.reached.wait()
         await chat.say("/stop", key="2")
-        one, two = await stage.settled(db, "1", "2")
+        one, two = await gateways.settled(db, "1", "2")
         await chat.say("Go on", key="3")
-        await stage.settled(db, "3")
-        sent = stage.texts(await chat.replies(2))
+        await gateways.settled(db, "3")
+        sent = gateways.texts(await chat.replies(2))
     assert (one.outcome, two.outcome) == ("interrupted", "command")
     assert sent == [commands.DONE, "Next."]
     assert stuck.cancelled
@@ -59,16 +59,16 @@ async def test_stop_stops_the_turn_and_the_next_message_is_answered(db: AsyncSes
 @pytest.mark.parametrize("mode", ["queue", "collect"])
 async def test_by_default_a_message_waits_for_the_turn(mode: message_policy.BusyMode, db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Second.", "Third."])
-    async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (_, chat):
+    async with gateways.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (_, chat):
         await chat.say("One", key="1")
         await gate.reached.wait()
         await chat.say("Two", key="2")
         await chat.say("Three", key="3")
         await chat.say("/status", key="4")
-        await stage.settled(db, "4")
+        await gateways.settled(db, "4")
         gate.go.set()
-        found = await stage.settled(db, "1", "2", "3")
-        sent = stage.texts(await chat.replies(4 if mode == "queue" else 3))[1:]
+        found = await gateways.settled(db, "1", "2", "3")
+        sent = gateways.texts(await chat.replies(4 if mode == "queue" else 3))[1:]
     if mode == "queue":
         assert sent == ["First.", "Second.", "Third."]
         assert [each.joined for each in found] == [None, None, None]
@@ -86,9 +86,9 @@ async def test_what_was_collected_before_a_process_died_is_the_same_message_afte
     await db.mail.release_chat_lease(claim)
     await db.mail.add_inbound(new("3", "Three"))
     model = ScriptedModel(["Both.", "Third."])
-    async with stage.open_gateway(db, model, settings=settings("queue")) as (_, chat):
-        assert stage.texts(await chat.replies(2)) == ["Both.", "Third."]
-        found = await stage.settled(db, "1", "2", "3")
+    async with gateways.open_gateway(db, model, settings=settings("queue")) as (_, chat):
+        assert gateways.texts(await chat.replies(2)) == ["Both.", "Third."]
+        found = await gateways.settled(db, "1", "2", "3")
     assert [each.seq for each in found] == [1, 1, 3]
     assert content_parts.text(model.requests[0].messages[-1].content) == "One\n\nTwo"
 
@@ -98,15 +98,15 @@ async def test_a_running_turn_can_be_told_something_before_its_next_step(
     mode: message_policy.BusyMode, line: str, db: AsyncSessionDB
 ) -> None:
     gate, model = Gate(), ScriptedModel([calls("wait"), "Done, quickly."])
-    async with stage.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (opened, chat):
+    async with gateways.open_gateway(db, model, settings=settings(mode), tools=[tool("wait", gate)]) as (opened, chat):
         await chat.say("One", key="1")
         await gate.reached.wait()
         await chat.say(line, key="2")
-        await stage.until(lambda: told(db, "2"))
+        await polling.until_async(lambda: told(db, "2"))
         gate.go.set()
-        one, two = await stage.settled(db, "1", "2")
-        await stage.quiet(opened, db)
-        assert stage.texts(chat.sent) == ["Done, quickly."]
+        one, two = await gateways.settled(db, "1", "2")
+        await gateways.quiet(opened, db)
+        assert gateways.texts(chat.sent) == ["Done, quickly."]
     assert (one.outcome, two.outcome, two.seq, two.attempts) == ("answered", "steered", 4, 1)
     assert shape(await db.transcript(one.conversation_id or ""))[3] == ("user", "Quickly")
 
@@ -116,9 +116,9 @@ async def test_what_a_turn_could_not_be_told_any_more_is_a_message_like_any_othe
     claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
     await db.mail.begin_inbound(claim, arrival.id, "talk")
     await db.mail.release_chat_lease(claim)
-    async with stage.open_gateway(db, ScriptedModel(["As you say."])) as (_, chat):
-        assert stage.texts(await chat.replies(1)) == ["As you say."]
-        (found,) = await stage.settled(db, "1")
+    async with gateways.open_gateway(db, ScriptedModel(["As you say."])) as (_, chat):
+        assert gateways.texts(await chat.replies(1)) == ["As you say."]
+        (found,) = await gateways.settled(db, "1")
     assert (found.outcome, found.seq) == ("answered", 1)
 
 
@@ -134,9 +134,9 @@ async def test_what_a_turn_was_told_before_a_process_died_is_not_told_again(db: 
     gate.go.set()
     await running
     await db.mail.release_chat_lease(claim)
-    async with stage.open_gateway(db, model, settings=settings("steer")) as (opened, chat):
-        (found,) = await stage.settled(db, "2")
-        await stage.quiet(opened, db)
+    async with gateways.open_gateway(db, model, settings=settings("steer")) as (opened, chat):
+        (found,) = await gateways.settled(db, "2")
+        await gateways.quiet(opened, db)
         assert chat.sent == []
     assert (found.outcome, found.seq) == ("steered", 4)
     assert len(model.requests) == 2
@@ -144,21 +144,21 @@ async def test_what_a_turn_was_told_before_a_process_died_is_not_told_again(db: 
 
 async def test_a_message_interrupts_the_turn_where_the_settings_say_so(db: AsyncSessionDB) -> None:
     stuck, model = Stuck(), ScriptedModel([calls("wait"), "The newer one."])
-    async with stage.open_gateway(db, model, settings=settings("interrupt"), tools=[tool("wait", stuck)]) as (
+    async with gateways.open_gateway(db, model, settings=settings("interrupt"), tools=[tool("wait", stuck)]) as (
         _,
         chat,
     ):
         await chat.say("One", key="1")
         await stuck.reached.wait()
         await chat.say("Two", key="2")
-        one, two = await stage.settled(db, "1", "2")
-        assert stage.texts(await chat.replies(1)) == ["The newer one."]
+        one, two = await gateways.settled(db, "1", "2")
+        assert gateways.texts(await chat.replies(1)) == ["The newer one."]
     assert (one.outcome, two.outcome) == ("interrupted", "answered")
 
 
 async def test_what_waits_is_listed_and_can_be_taken_back(db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Third."])
-    async with stage.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
         await chat.say("One", key="1")
         await gate.reached.wait()
         await chat.say("Two", key="2")
@@ -167,9 +167,9 @@ async def test_what_waits_is_listed_and_can_be_taken_back(db: AsyncSessionDB) ->
             await chat.say(line, key=f"q{number}")
             await chat.replies(number + 1)
         gate.go.set()
-        await stage.settled(db, "1", "2", "3")
-        await stage.quiet(opened, db)
-        sent = stage.texts(chat.sent)
+        await gateways.settled(db, "1", "2", "3")
+        await gateways.quiet(opened, db)
+        sent = gateways.texts(chat.sent)
     assert sent[:2] == ["1  Two\n2  Three", "Dropped: Two"]
     assert sent[2].startswith("No message 9 is waiting")
     assert sent[3:] == ["First.", "Third."]
@@ -180,7 +180,7 @@ async def test_what_waits_is_listed_and_can_be_taken_back(db: AsyncSessionDB) ->
 
 async def test_queue_lists_neither_deletions_nor_deleted_messages(db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel([calls("wait"), "First.", "Third."])
-    async with stage.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[tool("wait", gate)]) as (opened, chat):
         await chat.say("One", key="1")
         await gate.reached.wait()
         await chat.say("Two", key="2")
@@ -191,9 +191,9 @@ async def test_queue_lists_neither_deletions_nor_deleted_messages(db: AsyncSessi
             await chat.say(line, key=f"q{number}")
             await chat.replies(number + 1)
         gate.go.set()
-        _, two, _ = await stage.settled(db, "1", "2", "3")
-        await stage.quiet(opened, db)
-        sent = stage.texts(chat.sent)
+        _, two, _ = await gateways.settled(db, "1", "2", "3")
+        await gateways.quiet(opened, db)
+        sent = gateways.texts(chat.sent)
     assert sent[0] == "1  Three"
     assert sent[1].startswith("No message 2 is waiting")
     assert (sent[2:], two.outcome) == (["First.", "Third."], "interrupted")
@@ -215,7 +215,7 @@ async def asked(
     async def is_admin(_: str, sender: str) -> bool:
         return sender in admins  # type: ignore[operator]
 
-    async with stage.open_gateway(
+    async with gateways.open_gateway(
         db,
         model,
         tools=[shell.tool],
@@ -227,12 +227,12 @@ async def asked(
         await chat.replies(1)
         for number, (sender, line) in enumerate(lines):
             await chat.say(line, key=f"a{number}", kind="group", chat="g", sender=sender)
-            await stage.settled(db, f"a{number}")
-        await stage.settled(db, "1")
-        await stage.quiet(opened, db)
+            await gateways.settled(db, f"a{number}")
+        await gateways.settled(db, "1")
+        await gateways.quiet(opened, db)
         assert {each.address["chat"] for each in chat.sent} == {"g"}
         told = [str(each.content) for each in model.requests[-1].messages if each.role == "tool"]
-        return stage.texts(chat.sent), shell, told
+        return gateways.texts(chat.sent), shell, told
 
 
 async def test_a_question_is_asked_in_the_chat_and_answered_there(db: AsyncSessionDB) -> None:
@@ -277,12 +277,12 @@ async def test_a_message_that_was_stopped_before_it_began_is_asked_for_again(db:
     other = actors.agent(db, slow, session_id="talk", route=ROUTE)
     running = asyncio.create_task(other.run_conversation("First"))
     await slow.stuck.reached.wait()
-    async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel()) as (_, chat):
         await chat.say("Second", key="1")
-        await stage.until(lambda: told(db, "1"))
+        await polling.until_async(lambda: told(db, "1"))
         await chat.say("/stop", key="2")
-        one, _ = await stage.settled(db, "1", "2")
-        assert "Interrupted. The message was not sent." in stage.texts(await chat.replies(2))
+        one, _ = await gateways.settled(db, "1", "2")
+        assert "Interrupted. The message was not sent." in gateways.texts(await chat.replies(2))
     assert (one.outcome, one.seq) == ("interrupted", None)
     other.interrupt()
     await running
@@ -296,7 +296,7 @@ async def told(db: AsyncSessionDB, key: str) -> bool:
 async def test_a_platform_sees_the_turn_as_it_goes(db: AsyncSessionDB) -> None:
     seen: list[str] = []
 
-    class Shows(stage.memory_platform.MemoryPlatform):
+    class Shows(gateways.memory_platform.MemoryPlatform):
         def on_event(self, arrival: types.InboundMessage, event: object) -> None:
             seen.append(f"{arrival.key} {type(event).__name__}")
             raise RuntimeError("the screen is broken")
@@ -304,9 +304,9 @@ async def test_a_platform_sees_the_turn_as_it_goes(db: AsyncSessionDB) -> None:
         async def send_typing(self, address: dict[str, object]) -> None:
             seen.append(f"typing {address['chat']}")
 
-    async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Shows()]) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Shows()]) as (_, chat):
         await chat.say("Hi", key="1")
-        assert stage.texts(await chat.replies(1)) == ["Yes."]
+        assert gateways.texts(await chat.replies(1)) == ["Yes."]
     assert "typing local" in seen
     order = [each for each in seen if each.split()[-1] in ("TurnStarted", "TextDelta", "TurnFinished")]
     assert order == ["1 TurnStarted", "1 TextDelta", "1 TurnFinished"]

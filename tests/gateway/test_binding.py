@@ -6,9 +6,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import routes, settings
-from tests.contract import steps
-from tests.gateway import stage
 from tests.gateway.test_gateway import ROUTE
+from tests.support import conversations, gateways
 
 HOUR = 3600.0
 
@@ -30,9 +29,9 @@ async def begun(db: AsyncSessionDB, name: str = "talk") -> None:
 async def test_a_chat_begins_anew_when_its_policy_says_so(
     policy: settings.ResetPolicy, silent: float, anew: bool
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
         clock.advance(silent * HOUR)
@@ -43,9 +42,9 @@ async def test_a_chat_begins_anew_when_its_policy_says_so(
 
 
 async def test_a_chat_never_begins_anew_while_a_process_of_its_conversation_runs() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
         await begun(db)
         await db.bind_route(ROUTE, "talk", version=0)
         process = types.Process(

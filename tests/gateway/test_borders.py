@@ -11,7 +11,7 @@ from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import http_platform, requests
 from holdfast.model import ScriptedModel
-from tests.gateway import web
+from tests.support import http_gateway
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
@@ -21,7 +21,7 @@ async def refuses(came: gateway_platform.Incoming, _route: str) -> gateway_platf
 
 
 async def test_who_is_refused_writes_nothing_not_even_what_was_said_before(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello!"]), checks=[refuses]) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!"]), checks=[refuses]) as open_:
         body = {
             "model": "holdfast",
             "user": "x",
@@ -31,21 +31,24 @@ async def test_who_is_refused_writes_nothing_not_even_what_was_said_before(db: A
                 {"role": "user", "content": "And?"},
             ],
         }
-        refused = await open_.client.post(web.PATH, json=body, headers=dict(web.BOB))
+        refused = await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.BOB))
         assert refused.status_code == 403
         assert await db.list_sessions() == []
         assert await db.run(lambda: db.db.driver.read(lambda tx: tx.all("blobs_all"))) == []
         assert await db.routes() == []
         # The same of somebody who is let in is written.
-        assert web.text_of(await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))) == "Hello!"
+        assert (
+            http_gateway.text_of(await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN)))
+            == "Hello!"
+        )
         (only,) = await db.list_sessions()
         assert "BOBWROTE" in str([each.content for each in await db.transcript(only.id)])
 
 
 async def test_who_is_refused_binds_no_chat_to_a_conversation_of_theirs(db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="http", owner="http:bob")
-    async with web.open_web(db, ScriptedModel(), checks=[refuses]) as open_:
-        headers = {**web.BOB, "x-conversation-id": "talk"}
+    async with http_gateway.open_web(db, ScriptedModel(), checks=[refuses]) as open_:
+        headers = {**http_gateway.BOB, "x-conversation-id": "talk"}
         assert (await open_.ask("Hi", headers=headers)).status_code == 403
         assert (await db.route("agent:main:http:dm:bob:talk")).conversation_id is None
 

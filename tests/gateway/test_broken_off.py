@@ -7,8 +7,8 @@ import pytest
 from holdfast import AsyncSessionDB, errors, fault_points
 from holdfast.gateway import commands, notices, outbox, router
 from holdfast.model import ScriptedModel
-from tests.agent.stage import shape
-from tests.gateway import stage
+from tests.support import gateways
+from tests.support.agents import shape
 
 STEPS = ["claimed", "begun", "answered", "settled", "sending", "sent"]
 TAKING = ["begin.begun", "begin.claim_acquire", "begin.committing"]
@@ -44,14 +44,14 @@ async def test_a_message_has_one_outcome_and_one_reply(
     point: str, error: Exception, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     wrong = Once(point, error)
-    async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
         await chat.say("Before", key="0")
-        await stage.settled(db, "0")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "0")
+        await gateways.quiet(opened, db)
         monkeypatch.setattr(fault_points, "hook", wrong)
         await chat.say("Hi", key="1")
-        (found,) = await stage.settled(db, "1")
-        await stage.quiet(opened, db)
+        (found,) = await gateways.settled(db, "1")
+        await gateways.quiet(opened, db)
         monkeypatch.setattr(fault_points, "hook", None)
         sent = [each for each in chat.sent if each.inbound_id == found.id]
     assert wrong.went_wrong
@@ -66,14 +66,14 @@ async def test_a_command_is_carried_out_at_most_once(
     step: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     wrong = Once(f"gateway.{step}", RuntimeError("a bug"))
-    async with stage.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
         await chat.say("Before", key="0")
-        await stage.settled(db, "0")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "0")
+        await gateways.quiet(opened, db)
         monkeypatch.setattr(fault_points, "hook", wrong)
         await chat.say("/branch", key="1")
-        (found,) = await stage.settled(db, "1")
-        await stage.quiet(opened, db)
+        (found,) = await gateways.settled(db, "1")
+        await gateways.quiet(opened, db)
         monkeypatch.setattr(fault_points, "hook", None)
         (said,) = [each.text for each in chat.sent if each.inbound_id == found.id]
     done = len(await db.list_sessions(owner="loopback:local")) - 1

@@ -8,20 +8,20 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import commands
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent.stage import calls, tool
-from tests.gateway import stage
 from tests.gateway.test_beside import Gate
 from tests.gateway.test_gateway import ROUTE, new
+from tests.support import gateways
+from tests.support.agents import calls, tool
 
 
 async def told(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",) * 9, **given: object) -> list[str]:
     """What each of these is answered with, one after the other."""
-    async with stage.open_gateway(db, ScriptedModel(script), **given) as (_, chat):  # type: ignore[arg-type]
+    async with gateways.open_gateway(db, ScriptedModel(script), **given) as (_, chat):  # type: ignore[arg-type]
         for number, line in enumerate(lines, 1):
             await chat.say(line, key=str(number))
             await chat.replies(number)
-        await stage.settled(db, *(str(number) for number in range(1, len(lines) + 1)))
-        return stage.texts(chat.sent)
+        await gateways.settled(db, *(str(number) for number in range(1, len(lines) + 1)))
+        return gateways.texts(chat.sent)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ async def test_a_command_is_answered_before_anything_was_said(line: str, starts:
     (said,) = await told(db, line)
     assert said
     assert said.startswith(starts)
-    (found,) = await stage.settled(db, "1")
+    (found,) = await gateways.settled(db, "1")
     assert (found.outcome, found.conversation_id) == ("command", None)
     assert await db.list_sessions() == []
 
@@ -65,9 +65,9 @@ async def test_a_command_that_was_begun_before_is_not_carried_out_again(db: Asyn
     claim = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
     await db.mail.begin_inbound(claim, arrival.id, "talk")
     await db.mail.release_chat_lease(claim)
-    async with stage.open_gateway(db, ScriptedModel()) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel()) as (_, chat):
         (sent,) = await chat.replies(1)
-    (found,) = await stage.settled(db, "1")
+    (found,) = await gateways.settled(db, "1")
     assert sent.text == commands.NOT_REPEATED.format(line="/title")
     assert (found.outcome, found.attempts) == ("command", 2)
     assert (await db.conversation("talk")).title is None
@@ -78,7 +78,7 @@ async def test_new_begins_another_conversation_with_the_next_message_and_writes_
 ) -> None:
     said = await told(db, "Hi", "/new Garden", "Roses", "/title")
     assert said[1:] == [commands.NEW, "ok", "Garden"]
-    one, _, two, _ = await stage.settled(db, "1", "2", "3", "4")
+    one, _, two, _ = await gateways.settled(db, "1", "2", "3", "4")
     assert one.conversation_id != two.conversation_id
     route = await db.route(ROUTE)
     assert (route.conversation_id, route.version) == (two.conversation_id, 2)
@@ -86,11 +86,11 @@ async def test_new_begins_another_conversation_with_the_next_message_and_writes_
 
 async def test_the_title_of_a_conversation_to_come_outlives_the_process_it_was_told_to(db: AsyncSessionDB) -> None:
     await told(db, "Hi", "/new Garden")
-    async with stage.open_gateway(db, ScriptedModel(["ok"])) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["ok"])) as (_, chat):
         await chat.say("Roses", key="10")
         await chat.say("/title", key="11")
         assert [each.text for each in await chat.replies(2)] == ["ok", "Garden"]
-    (found,) = await stage.settled(db, "10")
+    (found,) = await gateways.settled(db, "10")
     assert (await db.conversation(found.conversation_id or "")).owner == "loopback:local"
 
 
@@ -99,7 +99,7 @@ async def test_a_title_that_cannot_be_had_keeps_nobody_from_a_new_conversation(t
     said = await told(db, "Hi", "/title Taken", f"/new {title}", "Roses")
     assert said[2].endswith(f"\n{commands.NEW}")
     assert said[3] == "ok"
-    one, four = await stage.settled(db, "1", "4")
+    one, four = await gateways.settled(db, "1", "4")
     assert four.conversation_id not in (None, one.conversation_id)
 
 
@@ -110,12 +110,12 @@ async def test_a_title_that_was_asked_for_before_the_first_message_is_given_with
 
 async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     await told(db, "Hi", "/title One")
-    (one,) = await stage.settled(db, "1")
-    async with stage.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
+    (one,) = await gateways.settled(db, "1")
+    async with gateways.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
         for number, line in enumerate(("/branch Two", "In the branch", "/resume One", "Back"), 10):
             await chat.say(line, key=str(number))
             await chat.replies(number - 9)
-        _, inside, _, back = await stage.settled(db, "10", "11", "12", "13")
+        _, inside, _, back = await gateways.settled(db, "10", "11", "12", "13")
     assert inside.conversation_id not in (None, one.conversation_id)
     assert back.conversation_id == one.conversation_id
     assert chat.sent[2].text == "This chat continues in: One"
@@ -124,13 +124,13 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
 async def test_retry_asks_again_and_the_answer_is_the_reply(db: AsyncSessionDB) -> None:
     said = await told(db, "Hi", "/retry", script=("First.", "Second."))
     assert said == ["First.", "Second."]
-    (found,) = await stage.settled(db, "2")
+    (found,) = await gateways.settled(db, "2")
     assert (found.outcome, found.seq) == ("answered", 3)
 
 
 async def test_two_slashes_begin_a_message(db: AsyncSessionDB) -> None:
     assert await told(db, "//help me", script=("Yes?",)) == ["Yes?"]
-    (found,) = await stage.settled(db, "1")
+    (found,) = await gateways.settled(db, "1")
     (said, _) = await db.transcript(found.conversation_id or "")
     assert "'/help me'" in str(said.content)
 
@@ -148,19 +148,19 @@ async def fail_lookup(_platform: str, _sender: str) -> bool:
 
 
 async def test_command_whose_permission_check_fails_is_not_run_and_answered_so(db: AsyncSessionDB) -> None:
-    async with stage.open_gateway(db, ScriptedModel(["Yes."]), is_admin=fail_lookup) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), is_admin=fail_lookup) as (_, chat):
         await chat.say("/model other", key="1")
-        (found,) = await stage.settled(db, "1")
+        (found,) = await gateways.settled(db, "1")
         (reply,) = await db.mail.replies(found.id)
         assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
 
 
 async def test_command_whose_permission_check_fails_during_a_turn_is_answered_during_it(db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel([calls("wait"), "Done."])
-    async with stage.open_gateway(db, model, tools=[tool("wait", gate)], is_admin=fail_lookup) as (_, chat):
+    async with gateways.open_gateway(db, model, tools=[tool("wait", gate)], is_admin=fail_lookup) as (_, chat):
         await chat.say("Go", key="1")
         await gate.reached.wait()
         await chat.say("/approve 1 always", key="2")
-        assert stage.texts(await chat.replies(1)) == [commands.ACCESS_UNKNOWN]
+        assert gateways.texts(await chat.replies(1)) == [commands.ACCESS_UNKNOWN]
         gate.go.set()
-        await stage.settled(db, "1", "2")
+        await gateways.settled(db, "1", "2")

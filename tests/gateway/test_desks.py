@@ -12,9 +12,8 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.gateway import runtimes
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.agent.stage import Trickle
-from tests.contract import steps
-from tests.gateway import stage
+from tests.support import conversations, gateways, polling
+from tests.support.agents import Trickle
 
 
 class Floor:
@@ -24,7 +23,7 @@ class Floor:
         self.made: list[str] = []
         self.closed: list[str] = []
         self.fails = 0
-        inner = stage.make(db, model or ScriptedModel(["ok"] * 9))  # type: ignore[arg-type]
+        inner = gateways.make(db, model or ScriptedModel(["ok"] * 9))  # type: ignore[arg-type]
 
         @asynccontextmanager
         async def make(owner: str) -> AsyncIterator[runtime.Runtime]:
@@ -64,19 +63,19 @@ async def test_the_one_unused_for_longest_makes_room_and_none_that_is_in_use_doe
     for owner in ("a", "b", "c"):
         async with floor.runtimes.use(owner):
             pass
-    await stage.until(lambda: _same(floor.closed, ["a", "b"]))
+    await polling.until_async(lambda: _same(floor.closed, ["a", "b"]))
     assert len(floor.runtimes) == 2
     await floor.runtimes.close()
 
 
 async def test_who_did_not_come_for_an_hour_has_no_desk_any_more(db: AsyncSessionDB) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     floor = Floor(db, idle=3600.0, clock=clock)
     for owner, later in (("a", 3000), ("b", 601), ("c", 0)):
         async with floor.runtimes.use(owner):
             pass
         clock.advance(later)
-    await stage.until(lambda: _same(floor.closed, ["a"]))
+    await polling.until_async(lambda: _same(floor.closed, ["a"]))
     await floor.runtimes.close()
 
 
@@ -93,13 +92,13 @@ async def test_a_desk_that_could_not_be_made_is_tried_again(db: AsyncSessionDB) 
 
 
 async def test_a_desk_that_cannot_be_made_now_is_asked_for_again_by_the_gateway(db: AsyncSessionDB) -> None:
-    async with stage.open_gateway(db, ScriptedModel(["At last."])) as (opened, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["At last."])) as (opened, chat):
         floor = Floor(db, ScriptedModel(["At last."]))
         floor.fails = 1
         opened.runtimes._factory = floor.runtimes._factory
         await chat.say("Hi", key="1")
-        assert stage.texts(await chat.replies(1)) == ["At last."]
-        (found,) = await stage.settled(db, "1")
+        assert gateways.texts(await chat.replies(1)) == ["At last."]
+        (found,) = await gateways.settled(db, "1")
     assert (found.attempts, floor.made) == (2, ["loopback:local"] * 2)
 
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, errors
 from holdfast.gateway import inbound, platform
 from holdfast.model import ScriptedModel
-from tests.gateway import stage
+from tests.support import gateways
 
 PICTURE = b"\x89PNG not really"
 
@@ -59,10 +59,10 @@ async def test_what_is_not_for_the_agent_leaves_nothing_behind(given: platform.I
 
 
 async def test_who_is_refused_is_told_once_and_nothing_is_stored(db: AsyncSessionDB) -> None:
-    async with stage.open_gateway(db, ScriptedModel(), checks=[friend, stranger, enemy]) as (running, chat):
+    async with gateways.open_gateway(db, ScriptedModel(), checks=[friend, stranger, enemy]) as (running, chat):
         for _ in range(3):
             assert await chat.say("Let me in", key="1", chat="42", sender="42") is None
-        await stage.quiet(running, db)
+        await gateways.quiet(running, db)
         assert [(each.text, each.kind, each.address) for each in chat.sent] == [
             ("I do not know you.", "notice", {"chat": "42"})
         ]
@@ -85,11 +85,11 @@ async def test_a_picture_is_a_part_of_the_message_and_a_file_can_be_read(db: Asy
     picture = platform.Attachment(PICTURE, "image/png", "cat.png")
     file = platform.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
     model = ScriptedModel(["Nice."])
-    async with stage.open_gateway(db, model) as (running, chat):
+    async with gateways.open_gateway(db, model) as (running, chat):
         await chat.say("First", key="0")
         await chat.replies(1)
         await running.handler.receive(came(attachments=(picture, file), text=""))
-        (found,) = await stage.settled(db, "1")
+        (found,) = await gateways.settled(db, "1")
     assert found.parts[0]["type"] == "image"
     with db.db.blobs.open(found.parts[0]["blob"]) as kept:
         assert kept.read() == PICTURE

@@ -19,8 +19,8 @@ from holdfast.gateway.platforms.http import chat_completions, chat_requests, htt
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.store import leases
-from tests.agent.stage import calls, says
-from tests.gateway import stage, web
+from tests.support import gateways, http_gateway, polling
+from tests.support.agents import calls, says
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 IMAGE = f"data:image/png;base64,{PIXEL}"
@@ -41,13 +41,13 @@ def echo(request: models.Request) -> str:
 
 async def test_a_conversation_goes_on_by_its_id_and_takes_only_what_is_new(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["Hello!", "Fine."])
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         first = await open_.ask("Hi")
         name = first.headers["x-conversation-id"]
         second = await open_.ask(
-            "Hi", "Something never said", "How are you?", headers=web.ANN | {"x-conversation-id": name}
+            "Hi", "Something never said", "How are you?", headers=http_gateway.ANN | {"x-conversation-id": name}
         )
-        assert (web.text_of(first), web.text_of(second)) == ("Hello!", "Fine.")
+        assert (http_gateway.text_of(first), http_gateway.text_of(second)) == ("Hello!", "Fine.")
         assert second.headers["x-conversation-id"] == name
     (one,) = await db.routes()
     said = await db.transcript(one.conversation_id or "")
@@ -56,52 +56,52 @@ async def test_a_conversation_goes_on_by_its_id_and_takes_only_what_is_new(db: A
 
 
 async def test_nobody_reaches_a_conversation_of_another_owner(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello!", "Mine."])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!", "Mine."])) as open_:
         first = await open_.ask("Hi")
         (one,) = await db.routes()
         assert first.headers["x-conversation-id"] == one.conversation_id
         for name in (one.conversation_id or "", "20260101_000000_abcdef"):
-            refused = await open_.ask("Hi", headers=web.BOB | {"x-conversation-id": name})
-            assert (refused.status_code, web.error_of(refused)["code"]) == (404, "conversation_not_found")
-        mine = await open_.ask("And?", headers=web.ANN | {"x-conversation-id": one.conversation_id or ""})
-        assert web.text_of(mine) == "Mine."
+            refused = await open_.ask("Hi", headers=http_gateway.BOB | {"x-conversation-id": name})
+            assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (404, "conversation_not_found")
+        mine = await open_.ask("And?", headers=http_gateway.ANN | {"x-conversation-id": one.conversation_id or ""})
+        assert http_gateway.text_of(mine) == "Mine."
     assert {each.conversation_id for each in await db.routes()} == {one.conversation_id}
 
 
 async def test_the_same_key_again_is_the_same_answer_also_while_the_first_is_under_way(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["Once.", "Twice?"])
     key = {"idempotency-key": "k"}
-    async with web.open_web(db, model) as open_:
-        several = await asyncio.gather(*(open_.ask("Hi", headers=web.ANN | key) for _ in range(5)))
-        later = await open_.ask("Hi", headers=web.ANN | key)
+    async with http_gateway.open_web(db, model) as open_:
+        several = await asyncio.gather(*(open_.ask("Hi", headers=http_gateway.ANN | key) for _ in range(5)))
+        later = await open_.ask("Hi", headers=http_gateway.ANN | key)
         assert {each.text for each in (*several, later)} == {several[0].text}
-        assert web.text_of(later) == "Once."
-        other = await open_.ask("Hi", headers=web.BOB | key)
-        assert web.text_of(other) == "Twice?"
-        refused = await open_.ask("Hi", headers=web.ANN | key, max_tokens=5)
-        assert (refused.status_code, web.error_of(refused)["code"]) == (422, "idempotency_key_reused")
+        assert http_gateway.text_of(later) == "Once."
+        other = await open_.ask("Hi", headers=http_gateway.BOB | key)
+        assert http_gateway.text_of(other) == "Twice?"
+        refused = await open_.ask("Hi", headers=http_gateway.ANN | key, max_tokens=5)
+        assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (422, "idempotency_key_reused")
     assert len(model.requests) == 2
-    async with web.open_web(db, model) as open_:
-        assert (await open_.ask("Hi", headers=web.ANN | key)).text == later.text
+    async with http_gateway.open_web(db, model) as open_:
+        assert (await open_.ask("Hi", headers=http_gateway.ANN | key)).text == later.text
 
 
 async def test_what_a_key_was_used_for_is_gone_when_its_conversation_is(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Once."])) as open_:
-        first = await open_.ask("Hi", headers=web.ANN | {"idempotency-key": "k"})
+    async with http_gateway.open_web(db, ScriptedModel(["Once."])) as open_:
+        first = await open_.ask("Hi", headers=http_gateway.ANN | {"idempotency-key": "k"})
         (one,) = await db.routes()
-        await stage.quiet(open_.gateway, db)
+        await gateways.quiet(open_.gateway, db)
         await db.delete_conversation(one.conversation_id or "")
-        again = await open_.ask("Hi", headers=web.ANN | {"idempotency-key": "k"})
+        again = await open_.ask("Hi", headers=http_gateway.ANN | {"idempotency-key": "k"})
         assert (first.status_code, again.status_code) == (200, 410)
 
 
 async def test_a_stream_has_its_role_first_then_the_words_then_the_end(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello there!"])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello there!"])) as open_:
         answered = await open_.ask("Hi", stream=True, stream_options={"include_usage": True})
         assert answered.headers["content-type"] == "text/event-stream; charset=utf-8"
-        found = web.chunks(answered.text)
+        found = http_gateway.chunks(answered.text)
     assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
-    assert web.said_in(found) == "Hello there!"
+    assert http_gateway.said_in(found) == "Hello there!"
     assert [each["choices"][0]["finish_reason"] for each in found[:-1]] == [None] * (len(found) - 2) + ["stop"]
     assert (found[-1]["choices"], found[-1]["usage"]["total_tokens"] > 0) == ([], True)
     assert len({(each["id"], each["created"], each["object"]) for each in found}) == 1
@@ -110,11 +110,11 @@ async def test_a_stream_has_its_role_first_then_the_words_then_the_end(db: Async
 
 async def test_a_stream_tells_what_was_said_between_calls_and_ends_with_the_answer(db: AsyncSessionDB) -> None:
     model = ScriptedModel([LOOKS, "It is there."])
-    async with web.open_web(db, model, tools=[says("look")]) as open_:
-        streamed = await open_.ask("Where?", stream=True, headers=web.ANN | {"idempotency-key": "k"})
-        whole = await open_.ask("Where?", headers=web.ANN | {"idempotency-key": "k"})
-    assert web.said_in(web.chunks(streamed.text)) == "Let me look.\n\nIt is there."
-    assert web.text_of(whole) == "It is there."
+    async with http_gateway.open_web(db, model, tools=[says("look")]) as open_:
+        streamed = await open_.ask("Where?", stream=True, headers=http_gateway.ANN | {"idempotency-key": "k"})
+        whole = await open_.ask("Where?", headers=http_gateway.ANN | {"idempotency-key": "k"})
+    assert http_gateway.said_in(http_gateway.chunks(streamed.text)) == "Let me look.\n\nIt is there."
+    assert http_gateway.text_of(whole) == "It is there."
 
 
 async def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> None:
@@ -129,12 +129,12 @@ async def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> No
 
 async def test_a_failing_turn_is_an_error_also_in_the_middle_of_a_stream(db: AsyncSessionDB) -> None:
     wrong = errors.ModelError("The model is out of order.")
-    async with web.open_web(db, ScriptedModel([wrong, wrong])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([wrong, wrong])) as open_:
         whole = await open_.ask("Hi")
-        assert (whole.status_code, web.error_of(whole)["code"]) == (502, "turn_failed")
+        assert (whole.status_code, http_gateway.error_of(whole)["code"]) == (502, "turn_failed")
         assert whole.headers["x-should-retry"] == "false"
         streamed = await open_.ask("Hi", stream=True)
-        *_, last = web.chunks(streamed.text)
+        *_, last = http_gateway.chunks(streamed.text)
         assert last["error"]["code"] == "turn_failed"
 
 
@@ -153,20 +153,20 @@ class Held(ScriptedModel):
 
 
 async def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_kept(db: AsyncSessionDB) -> None:
-    key, model = web.ANN | {"idempotency-key": "k"}, Held("Late.")
-    async with web.open_web(db, model) as open_:
+    key, model = http_gateway.ANN | {"idempotency-key": "k"}, Held("Late.")
+    async with http_gateway.open_web(db, model) as open_:
         asking = asyncio.create_task(open_.ask("Hi", headers=key))
         await model.reached.wait()
         asking.cancel()
         await asyncio.wait([asking])
         model.released.set()
-        await stage.quiet(open_.gateway, db)
+        await gateways.quiet(open_.gateway, db)
         (row,) = await db.mail.replies(1)
         assert (row.delivered_at, row.error) == (None, chat_requests.CLIENT_GONE)
         arrival = await db.mail.inbound(1)
         assert arrival is not None
         assert arrival.outcome == "answered"
-        assert web.text_of(await open_.ask("Hi", headers=key)) == "Late."
+        assert http_gateway.text_of(await open_.ask("Hi", headers=key)) == "Late."
     assert len(model.requests) == 1
 
 
@@ -193,26 +193,27 @@ async def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does
     stream: bool, db: AsyncSessionDB
 ) -> None:
     model, name = Held("Late.", "Next."), {"x-conversation-id": "one"}
-    async with web.open_web(db, model, wanted=said.Http(port=0)) as open_, open_.platform.serve() as address:
+    async with http_gateway.open_web(db, model, wanted=said.Http(port=0)) as open_, open_.platform.serve() as address:
         host, _, number = address.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(number))
         asked = {"model": "holdfast", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
         body = msgspec.json.encode(asked)
-        head = f"POST {web.PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {web.ANN['authorization']}\r\n"
-        head += f"Content-Type: application/json\r\nX-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {http_gateway.PATH} HTTP/1.1\r\nHost: localhost\r\n"
+        head += f"Authorization: {http_gateway.ANN['authorization']}\r\nContent-Type: application/json\r\n"
+        head += f"X-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         await model.reached.wait()
-        next_one = asyncio.create_task(open_.ask("And?", headers=web.ANN | name))
-        await stage.until(lambda: has_arrived(db, 2))
-        unread = asyncio.create_task(open_.ask("Unheard", headers=web.ANN | name))
-        await stage.until(lambda: has_arrived(db, 3))
+        next_one = asyncio.create_task(open_.ask("And?", headers=http_gateway.ANN | name))
+        await polling.until_async(lambda: has_arrived(db, 2))
+        unread = asyncio.create_task(open_.ask("Unheard", headers=http_gateway.ANN | name))
+        await polling.until_async(lambda: has_arrived(db, 3))
         unread.cancel()
         writer.transport.abort()
         # The model is asked for the next message while the first answer is still held back.
-        await stage.until(lambda: asked_twice(model))
+        await polling.until_async(lambda: asked_twice(model))
         model.released.set()
-        assert web.text_of(await next_one) == "Next."
-        await stage.quiet(open_.gateway, db)
+        assert http_gateway.text_of(await next_one) == "Next."
+        await gateways.quiet(open_.gateway, db)
     found = [each and each.outcome for each in [await db.mail.inbound(number) for number in (1, 2, 3)]]
     assert found == ["interrupted", "answered", "interrupted"]
     assert [await db.mail.replies(1), await db.mail.replies(3)] == [[], []]
@@ -223,19 +224,19 @@ async def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does
 
 async def test_a_client_that_goes_away_leaves_the_turn_of_another_alone(db: AsyncSessionDB) -> None:
     model = Held("First.")
-    async with web.open_web(db, model) as open_:
-        running = asyncio.create_task(open_.ask("Hi", headers=web.ANN | {"x-conversation-id": "one"}))
+    async with http_gateway.open_web(db, model) as open_:
+        running = asyncio.create_task(open_.ask("Hi", headers=http_gateway.ANN | {"x-conversation-id": "one"}))
         await model.reached.wait()
         (only,) = await db.list_sessions()
-        by_id = web.ANN | {"x-conversation-id": only.conversation_id}
+        by_id = http_gateway.ANN | {"x-conversation-id": only.conversation_id}
         waiting = asyncio.create_task(open_.ask("And?", headers=by_id))
         # It is begun on a route of its own, and waits in the conversation behind the first.
-        await stage.until(lambda: is_begun(db, 2))
+        await polling.until_async(lambda: is_begun(db, 2))
         waiting.cancel()
         await asyncio.wait([waiting])
         model.released.set()
-        assert web.text_of(await running) == "First."
-        await stage.quiet(open_.gateway, db)
+        assert http_gateway.text_of(await running) == "First."
+        await gateways.quiet(open_.gateway, db)
     assert (found := await db.mail.inbound(2)) is not None
     assert (found.outcome, len(model.requests)) == ("interrupted", 1)
 
@@ -253,48 +254,48 @@ async def test_turn_of_a_disconnected_client_is_stopped_once_the_store_accepts_i
         return await delete(handler, name, key)
 
     model = Held("Late.")
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         asked = asyncio.create_task(open_.ask("Hi"))
         await model.reached.wait()
         monkeypatch.setattr(inbound.InboundHandler, "delete", fail_twice)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        await stage.until(lambda: is_settled(db, 1))
+        await polling.until_async(lambda: is_settled(db, 1))
     assert (found := await db.mail.inbound(1)) is not None
     assert (found.outcome, failures) == ("interrupted", [])
 
 
 async def test_an_answer_that_a_client_has_is_marked_delivered(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello!"] * 2)) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!"] * 2)) as open_:
         await open_.ask("Hi")
         await open_.ask("Hi", stream=True)
-        await stage.quiet(open_.gateway, db)
+        await gateways.quiet(open_.gateway, db)
         for number in (1, 2):
             (row,) = await db.mail.replies(number)
             assert row.delivered_at is not None
 
 
 async def test_who_joins_a_stream_late_is_told_all_of_it(db: AsyncSessionDB) -> None:
-    key, model = web.ANN | {"idempotency-key": "k"}, Held("Hello there!")
-    async with web.open_web(db, model) as open_:
+    key, model = http_gateway.ANN | {"idempotency-key": "k"}, Held("Hello there!")
+    async with http_gateway.open_web(db, model) as open_:
         first = asyncio.create_task(open_.ask("Hi", stream=True, headers=key))
         await model.reached.wait()
         second = asyncio.create_task(open_.ask("Hi", stream=True, headers=key))
         await asyncio.sleep(0)
         model.released.set()
         for answered in await asyncio.gather(first, second):
-            assert web.said_in(web.chunks(answered.text)) == "Hello there!"
+            assert http_gateway.said_in(http_gateway.chunks(answered.text)) == "Hello there!"
 
 
 async def test_an_answer_that_another_process_worked_out_reaches_who_asked_here(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["From elsewhere."] * 2)
-    async with web.open_web(db, model) as open_, stage.open_gateway(db, model) as (other, _):
+    async with http_gateway.open_web(db, model) as open_, gateways.open_gateway(db, model) as (other, _):
         await open_.gateway.router.stop(0)
         whole, streamed = await asyncio.gather(open_.ask("Hi"), open_.ask("Hi", stream=True))
-        assert web.text_of(whole) == "From elsewhere."
-        assert web.said_in(web.chunks(streamed.text)) == "From elsewhere."
-        await stage.quiet(other, db)
+        assert http_gateway.text_of(whole) == "From elsewhere."
+        assert http_gateway.said_in(http_gateway.chunks(streamed.text)) == "From elsewhere."
+        await gateways.quiet(other, db)
         assert [(await db.mail.replies(number))[0].error for number in (1, 2)] == [None, None]
 
 
@@ -313,26 +314,26 @@ async def test_a_stream_shows_that_somebody_is_there_while_nothing_is_said(
     monkeypatch.setattr(chat_requests.StreamWriter, "_write", noted)
 
     model = Held("Late.")
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         asking = asyncio.create_task(open_.ask("Hi", stream=True))
         await model.reached.wait()
         await shown.wait()
         model.released.set()
         answered = await asking
         assert sse.COMMENT.decode() in answered.text
-        assert web.said_in(web.chunks(answered.text)) == "Late."
+        assert http_gateway.said_in(http_gateway.chunks(answered.text)) == "Late."
 
 
 async def test_whoever_waits_when_the_server_stops_is_told_so(db: AsyncSessionDB) -> None:
     model = Held("Late.")
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         asking = asyncio.create_task(open_.ask("Hi"))
         await model.reached.wait()
         open_.platform.stop_waiting()
         answered = await asking
-        assert (answered.status_code, web.error_of(answered)["code"]) == (503, "stops")
+        assert (answered.status_code, http_gateway.error_of(answered)["code"]) == (503, "stops")
         model.released.set()
-        await stage.quiet(open_.gateway, db)
+        await gateways.quiet(open_.gateway, db)
         # Nobody has the answer, so it is not called delivered.
         assert [each.delivered_at for each in await db.mail.replies(1)] == [None]
 
@@ -357,8 +358,8 @@ async def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait
 
 @pytest.mark.parametrize("text", ["/new", "/resume other", "//path", "/stop\nand go on", "/steer left"])
 async def test_what_programs_pass_on_is_no_command(text: str, db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel([echo])) as open_:
-        answered = web.text_of(await open_.ask(text))
+    async with http_gateway.open_web(db, ScriptedModel([echo])) as open_:
+        answered = http_gateway.text_of(await open_.ask(text))
         assert answered.removeprefix("Re: ").strip() == text
 
 
@@ -371,12 +372,12 @@ def test_no_text_that_a_program_passes_on_is_a_command_and_all_of_it_arrives(tex
 
 async def test_pictures_come_with_the_message(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["A dot."])
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         several = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
         messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": several}]
         body = {"model": "holdfast", "messages": messages, "temperature": 0.5, "unknown": {"a": 1}}
-        answered = await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))
-        assert web.text_of(answered) == "A dot."
+        answered = await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
+        assert http_gateway.text_of(answered) == "A dot."
     content = str(model.requests[0].messages[-1].content)
     assert "Be brief." not in content
     assert "What is it?" in content
@@ -399,10 +400,10 @@ async def test_who_is_refused_at_the_door_is_told_why(
     async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
         return msgspec.structs.replace(verdict, message=say)
 
-    async with web.open_web(db, ScriptedModel([]), checks=[no]) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([]), checks=[no]) as open_:
         for stream in (False, True):
             refused = await open_.ask("Hi", stream=stream)
-            error = web.error_of(refused)
+            error = http_gateway.error_of(refused)
             assert (refused.status_code, error["code"], refused.headers.get("retry-after")) == (status, code, waits)
             assert error["message"] == say or not say
     # Nothing is sent besides, and nothing is left.
@@ -413,22 +414,22 @@ async def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals(d
     known = access.Access(db, access.build_rules(said.GatewaySettings(deny={"http": ["bob"]})))
     guards = [known, limits.RateLimits(db, said.GatewayLimits(minute=1, person_minute=2, attachments=1))]
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
-    async with web.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
-        assert (await open_.ask("Hi", headers=web.BOB)).status_code == 403
+    async with http_gateway.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
+        assert (await open_.ask("Hi", headers=http_gateway.BOB)).status_code == 403
         big = {"model": "holdfast", "messages": [{"role": "user", "content": [picture]}]}
-        assert (await open_.client.post(web.PATH, json=big, headers=dict(web.ANN))).status_code == 413
-        named = web.ANN | {"x-conversation-id": "garden"}
+        assert (await open_.client.post(http_gateway.PATH, json=big, headers=dict(http_gateway.ANN))).status_code == 413
+        named = http_gateway.ANN | {"x-conversation-id": "garden"}
         for _ in range(2):
-            web.text_of(await open_.ask("Hi", headers=named))
+            http_gateway.text_of(await open_.ask("Hi", headers=named))
         refused = await open_.ask("And?", headers=named)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
 
 
 async def test_nothing_is_taken_before_a_gateway_runs(db: AsyncSessionDB) -> None:
-    platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
-    async with web.client_of(platform) as client:
+    platform = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS)
+    async with http_gateway.client_of(platform) as client:
         body = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
-        refused = await client.post(web.PATH, json=body, headers=dict(web.ANN))
-        assert (refused.status_code, web.error_of(refused)["code"]) == (503, "not_ready")
+        refused = await client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
+        assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (503, "not_ready")
         health = await client.get("/health")
         assert (health.status_code, health.json()["ready"], health.json()["live"]) == (503, False, True)

@@ -13,11 +13,10 @@ from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.gateway.platforms.http import chat_completions, inline_images, request_history
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.agent.stage import says
-from tests.contract import backends, steps
-from tests.gateway import stage, web
 from tests.gateway.test_borders import refuses
 from tests.gateway.test_http_chat import LOOKS, Held, echo, words
+from tests.support import backends, conversations, gateways, http_gateway, polling
+from tests.support.agents import says
 
 TITLE = "### Task:\nGenerate a concise, 3-5 word title.\n### Chat History:\n<chat_history>\nUSER: Hi\n</chat_history>"
 FOLLOW_UP = "### Task:\nSuggest 3-5 relevant follow-up questions.\n<chat_history>\nUSER: Hi\n</chat_history>"
@@ -27,14 +26,18 @@ LIBRECHAT = "Provide a concise, 5-word-or-less title for the conversation, using
 class Chat:
     """A client such as Open WebUI: it keeps the chat itself and sends all of it with every request."""
 
-    def __init__(self, open_: web.Web, headers: Mapping[str, str] = web.ANN) -> None:
+    def __init__(self, open_: http_gateway.Web, headers: Mapping[str, str] = http_gateway.ANN) -> None:
         self._open, self._headers = open_, headers
         self.said: list[str] = []
         self.ids: list[str] = []
 
     async def say(self, text: str, **given: Any) -> str:
         answered = await self._open.ask(*self.said, text, headers=self._headers, **given)
-        heard = web.said_in(web.chunks(answered.text)) if given.get("stream") else web.text_of(answered)
+        heard = (
+            http_gateway.said_in(http_gateway.chunks(answered.text))
+            if given.get("stream")
+            else http_gateway.text_of(answered)
+        )
         self.said += [text, heard]
         self.ids.append(answered.headers["x-conversation-id"])
         return heard
@@ -50,16 +53,16 @@ async def logs(db: AsyncSessionDB) -> dict[str, list[str]]:
 async def test_thirty_requests_with_the_whole_history_are_one_conversation(
     backend: backends.Backend, tmp_path: Path
 ) -> None:
-    async with stage.store(backend.target(tmp_path, "store")) as db:
+    async with gateways.store(backend.target(tmp_path, "store")) as db:
         model = ScriptedModel(iter(lambda: echo, None))
-        async with web.open_web(db, model) as open_:
-            chat, other = Chat(open_), Chat(open_, web.BOB)
+        async with http_gateway.open_web(db, model) as open_:
+            chat, other = Chat(open_), Chat(open_, http_gateway.BOB)
             for number in range(30):
                 assert await chat.say(f"{number}", stream=bool(number % 2)) == f"Re: {number}"
                 for side in (TITLE, FOLLOW_UP) if number < 3 else ():
-                    assert web.text_of(await open_.ask(side)) == f"Re: {side}"
+                    assert http_gateway.text_of(await open_.ask(side)) == f"Re: {side}"
                 if number == 10:
-                    await db.run(lambda: steps.compact(db.db, chat.ids[0], 12))
+                    await db.run(lambda: conversations.compact(db.db, chat.ids[0], 12))
                     await db.mail.expire(0)
             other.said = list(chat.said)
             await other.say("mine")
@@ -75,8 +78,8 @@ async def test_thirty_requests_with_the_whole_history_are_one_conversation(
 async def test_a_history_is_continued_after_a_restart_and_by_an_idempotent_client(db: AsyncSessionDB) -> None:
     model, said = ScriptedModel([echo] * 4), list[str]()
     for number in range(4):
-        async with web.open_web(db, model) as open_:
-            chat = Chat(open_, web.ANN | {"idempotency-key": str(number)})
+        async with http_gateway.open_web(db, model) as open_:
+            chat = Chat(open_, http_gateway.ANN | {"idempotency-key": str(number)})
             chat.said = said
             await chat.say(f"{number}")
     assert list((await logs(db)).values()) == [said]
@@ -84,7 +87,7 @@ async def test_a_history_is_continued_after_a_restart_and_by_an_idempotent_clien
 
 async def test_an_edited_or_regenerated_message_begins_a_branch(db: AsyncSessionDB) -> None:
     answers = ["One.", "Two.", "Three.", "Other two.", "Other three.", "Anew."]
-    async with web.open_web(db, ScriptedModel(answers)) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(answers)) as open_:
         chat, edited = Chat(open_), Chat(open_)
         for text in ("1", "2", "3"):
             await chat.say(text)
@@ -103,7 +106,7 @@ async def test_an_edited_or_regenerated_message_begins_a_branch(db: AsyncSession
 
 
 async def test_a_history_that_is_not_known_begins_a_conversation_with_it(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as open_:
         chat, foreign = Chat(open_), Chat(open_)
         await chat.say("Hi")
         foreign.said = ["Hi", "Something never said"]
@@ -119,8 +122,8 @@ async def test_a_history_never_leads_to_a_conversation_that_a_header_named(
 ) -> None:
     monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
-    async with web.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
-        chat, named = Chat(open_), web.ANN | {"x-conversation-id": "other"}
+    async with http_gateway.open_web(db, ScriptedModel(iter(lambda: "Yes.", None))) as open_:
+        chat, named = Chat(open_), http_gateway.ANN | {"x-conversation-id": "other"}
         await chat.say("Ready?")
         for text in ("It has words that the chat has not", "Ready?"):
             await open_.ask(text, headers=named)
@@ -129,7 +132,7 @@ async def test_a_history_never_leads_to_a_conversation_that_a_header_named(
 
 
 async def test_requests_at_once_with_one_history_do_not_share_a_conversation(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
         chat = Chat(open_)
         await chat.say("Hi")
         several = [Chat(open_) for _ in range(5)]
@@ -142,7 +145,7 @@ async def test_requests_at_once_with_one_history_do_not_share_a_conversation(db:
 
 
 async def test_chats_that_begin_with_the_same_words_are_kept_apart(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
         one, two = Chat(open_), Chat(open_)
         await one.say("Hi")
         await two.say("Hi")
@@ -162,7 +165,7 @@ async def test_of_equal_chats_on_different_days_the_latest_is_continued(
 ) -> None:
     monkeypatch.setattr(request_history, "MIN_APART", 0.0)
 
-    async with web.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(iter(lambda: "Hello!", None))) as open_:
         left, chat = Chat(open_), Chat(open_)
         await left.say("Hi")
         await chat.say("Hi")
@@ -172,7 +175,7 @@ async def test_of_equal_chats_on_different_days_the_latest_is_continued(
 
 async def test_a_stream_with_words_between_calls_is_continued_as_it_was_seen(db: AsyncSessionDB) -> None:
     model = ScriptedModel([LOOKS, "It is there.", "Fine."])
-    async with web.open_web(db, model, tools=[says("look")]) as open_:
+    async with http_gateway.open_web(db, model, tools=[says("look")]) as open_:
         chat = Chat(open_)
         assert await chat.say("Where?", stream=True) == "Let me look.\n\nIt is there."
         chat.said[-1] = "Let me look.\r\n\r\nIt is there.\n"
@@ -189,7 +192,7 @@ EMPTY = models.Reply(usage=types.Usage(input=3, output=1))
 async def test_an_answer_with_words_of_the_gateway_is_continued(
     replies: list[models.Reply], stream: bool, db: AsyncSessionDB
 ) -> None:
-    async with web.open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as open_:
         chat = Chat(open_)
         await chat.say("Tell me", stream=stream)
         await chat.say("Go on", stream=stream)
@@ -213,7 +216,7 @@ def test_histories_are_compared_without_pictures() -> None:
 
 async def test_a_turn_that_failed_is_asked_again_in_the_same_conversation(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["Hello!", errors.ModelError("Out of order."), "Two.", "Three."])
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         chat = Chat(open_)
         await chat.say("1")
         assert (await open_.ask(*chat.said, "2")).status_code == 502
@@ -232,7 +235,7 @@ async def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(
     kept: str | None, db: AsyncSessionDB
 ) -> None:
     model = Held("Hello!", "It was long ago.", "Fine.")
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         model.released.set()
         chat = Chat(open_)
         await chat.say("Hi")
@@ -242,7 +245,7 @@ async def test_a_stopped_answer_is_continued_with_what_the_client_has_of_it(
         await model.reached.wait()
         asking.cancel()
         await asyncio.wait([asking])
-        await stage.until(lambda: all_settled(db))
+        await polling.until_async(lambda: all_settled(db))
         model.released.set()
         chat.said += [] if kept is None else ["Tell me", kept]
         await chat.say("Something else")
@@ -255,8 +258,8 @@ async def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_lo
 
     async def ask(*said: dict[str, str], **headers: str) -> str:
         body = {"model": "holdfast", "messages": list(said)}
-        answered = await open_.client.post(web.PATH, json=body, headers=web.ANN | headers)
-        web.text_of(answered)
+        answered = await open_.client.post(http_gateway.PATH, json=body, headers=http_gateway.ANN | headers)
+        http_gateway.text_of(answered)
         return str(answered.headers["x-conversation-id"])
 
     def system(text: str) -> dict[str, str]:
@@ -265,7 +268,7 @@ async def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_lo
     def user(text: str) -> dict[str, str]:
         return {"role": "user", "content": text}
 
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         before = [user("Hi there"), {"role": "assistant", "content": "Re: Hi there"}]
         name = {"x-conversation-id": await ask(system("RULE-A"), user("Hi there"))}
         await ask(system("RULE-B"), {"role": "developer", "content": "RULE-C"}, *before, user("2"))
@@ -282,14 +285,18 @@ async def test_system_messages_are_the_instructions_of_now_and_no_part_of_the_lo
 
 
 async def test_a_client_s_names_are_its_owner_s_own(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(iter(lambda: echo, None))) as open_:
         asked = [
-            web.text_of(await open_.ask(text, headers=token | {"x-conversation-id": name}, user="same"))
-            for text, token, name in (("a1", web.ANN, "x"), ("b1", web.BOB, "x"), ("a2", web.ANN, "x"))
+            http_gateway.text_of(await open_.ask(text, headers=token | {"x-conversation-id": name}, user="same"))
+            for text, token, name in (
+                ("a1", http_gateway.ANN, "x"),
+                ("b1", http_gateway.BOB, "x"),
+                ("a2", http_gateway.ANN, "x"),
+            )
         ]
         assert asked == ["Re: a1", "Re: b1", "Re: a2"]
-        empty = await open_.ask("c1", headers=web.ANN | {"x-conversation-id": ""}, user="same")
-        assert web.text_of(empty) == "Re: c1"
+        empty = await open_.ask("c1", headers=http_gateway.ANN | {"x-conversation-id": ""}, user="same")
+        assert http_gateway.text_of(empty) == "Re: c1"
     owners = {(await db.conversation(key)).owner: said for key, said in (await logs(db)).items() if len(said) > 2}
     assert owners == {"http:ann": ["a1", "Re: a1", "a2", "Re: a2"]}
     assert len(await logs(db)) == 3
@@ -319,35 +326,35 @@ def test_side_requests_are_known_by_how_they_begin() -> None:
 
 async def test_side_requests_are_answered_and_leave_nothing_behind(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["A title", "Another", errors.ModelError("Out of order.")])
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         whole = await open_.ask(TITLE, max_completion_tokens=9)
-        assert (web.text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
-        assert web.said_in(web.chunks((await open_.ask(LIBRECHAT, stream=True)).text)) == "Another"
+        assert (http_gateway.text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
+        assert http_gateway.said_in(http_gateway.chunks((await open_.ask(LIBRECHAT, stream=True)).text)) == "Another"
         failed = await open_.ask(TITLE)
-        assert (failed.status_code, web.error_of(failed)["code"]) == (502, "turn_failed")
+        assert (failed.status_code, http_gateway.error_of(failed)["code"]) == (502, "turn_failed")
     assert [each.max_output for each in model.requests] == [9, None, None]
     assert (await db.list_sessions(), await db.mail.inbound(1), await db.routes()) == ([], None, [])
 
 
 async def test_who_may_not_speak_gets_no_side_request_answered(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["A title"] * 99), checks=[refuses]) as open_:
-        assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 403
+    async with http_gateway.open_web(db, ScriptedModel(["A title"] * 99), checks=[refuses]) as open_:
+        assert (await open_.ask(TITLE, headers=http_gateway.BOB)).status_code == 403
 
 
 async def test_side_requests_have_a_limit(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["A title"] * 99)) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["A title"] * 99)) as open_:
         found = [(await open_.ask(TITLE)).status_code for _ in range(61)]
         assert found == [200] * 60 + [429]
-        assert (await open_.ask(TITLE, headers=web.BOB)).status_code == 200
+        assert (await open_.ask(TITLE, headers=http_gateway.BOB)).status_code == 200
 
 
 async def test_a_reply_is_as_long_as_the_client_asks_for(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["1", "2", "3", models.Reply(finish="length")])
-    async with web.open_web(db, model) as open_:
+    async with http_gateway.open_web(db, model) as open_:
         await open_.ask("Hi", max_completion_tokens=5, max_tokens=7)
         await open_.ask("Hi", max_tokens=7)
         await open_.ask("Hi")
         for wrong in (0, -1, True, 1.5, "5"):
             refused = await open_.ask("Hi", max_completion_tokens=wrong)
-            assert (refused.status_code, web.error_of(refused)["param"]) == (400, "max_completion_tokens")
+            assert (refused.status_code, http_gateway.error_of(refused)["param"]) == (400, "max_completion_tokens")
     assert [each.max_output for each in model.requests] == [5, 7, None]

@@ -25,7 +25,7 @@ from holdfast.gateway.platforms.http import callbacks, http_platform, requests, 
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.tools import base as tools_port
-from tests.gateway import memory_platform, stage, web
+from tests.support import gateways, http_gateway, memory_platform
 
 SECRET = "a-secret-of-some-length"
 BODY = b'{"text": "It broke."}'
@@ -64,11 +64,11 @@ async def open_hooks(
     **hooks: webhooks.HookConfig,
 ) -> AsyncIterator[Open]:
     taking = webhooks.Webhooks(db, hooks)
-    platform = http_platform.HttpPlatform(db, tokens=web.TOKENS, hooks=taking)
+    platform = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS, hooks=taking)
     platforms = [memory_platform.MemoryPlatform(), taking, platform]
     async with (
-        stage.open_gateway(db, model, platforms=platforms, checks=guards, tools=tools) as (_, chat),
-        web.client_of(platform) as client,
+        gateways.open_gateway(db, model, platforms=platforms, checks=guards, tools=tools) as (_, chat),
+        http_gateway.client_of(platform) as client,
     ):
         while taking.handler is None:
             await asyncio.sleep(0)
@@ -81,7 +81,7 @@ async def test_a_delivery_is_one_message_however_often_it_comes_and_its_reply_is
         several = [await open_.post(webhook_id="7") for _ in range(3)]
         assert [(each.status_code, each.json()) for each in several] == [(202, {"id": 1})] * 3
         assert several[0].headers["location"] == "/hooks/build/1"
-        await stage.settled(db, "build:7", platform="hooks")
+        await gateways.settled(db, "build:7", platform="hooks")
         kept = await open_.fetch(1)
         assert kept.json() == {"id": 1, "outcome": "answered", "text": "I look at it."}
         assert (await open_.fetch(2)).status_code == 404
@@ -156,7 +156,7 @@ async def test_a_hook_that_is_refused_at_the_door_is_told_why_and_nobody_else_is
 
     async with open_hooks(db, ScriptedModel([]), [no], build=hook(to="loopback:42")) as open_:
         refused = await open_.post()
-        assert (refused.status_code, web.error_of(refused)["message"]) == (status, "No.")
+        assert (refused.status_code, http_gateway.error_of(refused)["message"]) == (status, "No.")
         assert headers.items() <= dict(refused.headers).items()
     assert set((await db.mail.counts()).values()) == {0}
 
@@ -167,7 +167,7 @@ async def test_a_hook_answers_only_in_a_chat_that_was_let_in(db: AsyncSessionDB)
     async with open_hooks(db, ScriptedModel(["Hm."]), guards, build=hook(to="loopback:42")) as open_:
         refused = await open_.post(webhook_id="1")
         assert refused.status_code == 403
-        assert "holdfast gateway allow loopback 42" in web.error_of(refused)["message"]
+        assert "holdfast gateway allow loopback 42" in http_gateway.error_of(refused)["message"]
         await db.contacts.allow("loopback", "42")
         assert (await open_.post(webhook_id="1")).status_code == 202
         await open_.chat.replies(1)
@@ -183,7 +183,7 @@ async def test_what_github_sends_is_known_by_its_signature(db: AsyncSessionDB) -
         for _ in range(2):
             assert (await open_.post(body, "git", x_hub_signature_256=made, **given)).json() == {"id": 1}
         known_by = f"git:={hashlib.sha256(body).hexdigest()}"
-        (found,) = await stage.settled(db, known_by, platform="hooks")
+        (found,) = await gateways.settled(db, known_by, platform="hooks")
         assert found.text == 'Posted to the webhook git (issues):\n\n{"action": "opened"}'
 
 
@@ -228,7 +228,7 @@ async def test_hooks_that_are_not_there_or_bodies_that_are_none_are_refused(db: 
             (await open_.client.get("/hooks/build"), 405),
         ):
             assert refused.status_code == status, refused.text
-            web.error_of(refused)
+            http_gateway.error_of(refused)
     assert await db.mail.inbound(1) is None
 
 
@@ -411,7 +411,7 @@ async def test_slow_client_cannot_shut_out_another(
 
     async with (
         open_hooks(db, ScriptedModel(["Hm."]), build=hook()) as open_,
-        web.client_of(open_.platform, peer="203.0.113.9") as other,
+        http_gateway.client_of(open_.platform, peer="203.0.113.9") as other,
     ):
         posts = [asyncio.create_task(other.post("/hooks/build", content=dawdling())) for _ in range(slow)]
         for _ in posts:

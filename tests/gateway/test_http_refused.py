@@ -14,7 +14,7 @@ from holdfast.gateway import limits
 from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import http_platform, requests, server
 from holdfast.model import ScriptedModel
-from tests.gateway import stage, web
+from tests.support import gateways, http_gateway
 
 USER = {"role": "user", "content": "Hi"}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
@@ -73,13 +73,13 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_what_cannot_be_meant_is_refused_by_name_and_nothing_is_stored(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel([])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([])) as open_:
         for wrong, param in WRONG:
             body = {"model": "holdfast", "messages": [USER], **wrong}
-            refused = await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))
-            assert (refused.status_code, web.error_of(refused)["param"]) == (400, param), wrong
+            refused = await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
+            assert (refused.status_code, http_gateway.error_of(refused)["param"]) == (400, param), wrong
         unknown = await open_.ask("Hi", model="gpt-4")
-        assert (unknown.status_code, web.error_of(unknown)["code"]) == (404, "model_not_found")
+        assert (unknown.status_code, http_gateway.error_of(unknown)["code"]) == (404, "model_not_found")
     assert (await db.mail.counts())["arrivals_open"] == 0
     assert await db.mail.inbound(1) is None
 
@@ -109,13 +109,13 @@ BODIES: list[tuple[bytes, dict[str, str], int]] = [
 
 
 async def test_bodies_and_headers_that_are_wrong_are_refused(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel([])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([])) as open_:
         for body, headers, status in BODIES:
-            sent = web.ANN | {"content-type": "application/json"} | headers
+            sent = http_gateway.ANN | {"content-type": "application/json"} | headers
             whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
-            refused = await open_.client.post(web.PATH, content=whole, headers=sent)
+            refused = await open_.client.post(http_gateway.PATH, content=whole, headers=sent)
             assert refused.status_code == status, (body[:40], headers, refused.text)
-            web.error_of(refused)
+            http_gateway.error_of(refused)
     assert await db.mail.inbound(1) is None
 
 
@@ -124,9 +124,9 @@ async def test_a_body_without_a_length_is_measured_as_it_comes(db: AsyncSessionD
         for _ in range(100_000):
             yield b" " * 10_000
 
-    async with web.open_web(db, ScriptedModel([]), wanted=said.Http(body=100)) as open_:
-        headers = web.ANN | {"content-type": "application/json"}
-        refused = await open_.client.post(web.PATH, content=endless(), headers=headers)
+    async with http_gateway.open_web(db, ScriptedModel([]), wanted=said.Http(body=100)) as open_:
+        headers = http_gateway.ANN | {"content-type": "application/json"}
+        refused = await open_.client.post(http_gateway.PATH, content=endless(), headers=headers)
         assert refused.status_code == 413
 
 
@@ -186,12 +186,12 @@ PATHS: list[tuple[str, str, int]] = [
 
 
 async def test_unknown_paths_and_methods_are_told_as_json(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel([])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([])) as open_:
         for method, path, status in PATHS:
             url = open_.client.base_url.copy_with(raw_path=path.encode())
-            refused = await open_.client.request(method, url, headers=dict(web.ANN))
+            refused = await open_.client.request(method, url, headers=dict(http_gateway.ANN))
             assert refused.status_code == status, (method, path)
-            web.error_of(refused)
+            http_gateway.error_of(refused)
             assert ("allow" in refused.headers) == (status == 405)
             assert not any(name.startswith("access-control") for name in refused.headers)
 
@@ -212,16 +212,16 @@ TOKENS: list[dict[str, str]] = [
 
 
 async def test_who_does_not_say_who_they_are_is_refused(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel([])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel([])) as open_:
         for headers in TOKENS:
             for refused in (await open_.ask("Hi", headers=headers), await _models(open_, headers)):
-                assert (refused.status_code, web.error_of(refused)["type"]) == (401, "authentication_error")
+                assert (refused.status_code, http_gateway.error_of(refused)["type"]) == (401, "authentication_error")
                 assert refused.headers["www-authenticate"] == "Bearer"
-        assert (await _models(open_, web.ANN)).status_code == 200
+        assert (await _models(open_, http_gateway.ANN)).status_code == 200
         assert (await _models(open_, {"authorization": "bearer  token-of-ann-0123456789 "})).status_code == 200
 
 
-async def _models(open_: web.Web, headers: Any) -> Any:
+async def _models(open_: http_gateway.Web, headers: Any) -> Any:
     return await open_.client.get("/v1/models", headers=dict(headers))
 
 
@@ -247,19 +247,19 @@ HOSTS: list[tuple[str, bool]] = [
 async def test_a_name_that_somebody_else_points_here_is_not_served(db: AsyncSessionDB) -> None:
     near, wide = (
         http_platform.HttpPlatform(db),
-        http_platform.HttpPlatform(db, said.Http(host="0.0.0.0"), tokens=web.TOKENS),
+        http_platform.HttpPlatform(db, said.Http(host="0.0.0.0"), tokens=http_gateway.TOKENS),
     )
-    async with web.client_of(near) as client, web.client_of(wide, "agent.example") as elsewhere:
+    async with http_gateway.client_of(near) as client, http_gateway.client_of(wide, "agent.example") as elsewhere:
         for host, served in HOSTS:
             answered = await client.get("/v1/models", headers={"host": host})
             assert answered.status_code == (200 if served else 421), host
-        assert (await elsewhere.get("/v1/models", headers=web.ANN)).status_code == 200
+        assert (await elsewhere.get("/v1/models", headers=http_gateway.ANN)).status_code == 200
 
 
 async def test_without_a_token_no_page_of_a_browser_is_answered(db: AsyncSessionDB) -> None:
-    async with web.client_of(http_platform.HttpPlatform(db)) as client:
+    async with http_gateway.client_of(http_platform.HttpPlatform(db)) as client:
         refused = await client.get("/v1/models", headers={"origin": "https://evil.example"})
-        assert (refused.status_code, web.error_of(refused)["code"]) == (403, "origin")
+        assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (403, "origin")
 
 
 async def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served(db: AsyncSessionDB) -> None:
@@ -268,20 +268,20 @@ async def test_behind_a_proxy_its_hosts_and_the_pages_of_its_origins_are_served(
         said.Http(port=0, hosts=["Chat.example"], origins=["https://chat.example"]),
     )
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
-    async with web.open_web(db, ScriptedModel(["Hello!"]), wanted=wanted) as open_, open_.platform.serve():
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!"]), wanted=wanted) as open_, open_.platform.serve():
         for origin, allowed in ((page, page), ("https://evil.example", None)):
             sent = {"host": "chat.example", "origin": origin}
-            preflight = await open_.client.options(web.PATH, headers=sent | asks)
+            preflight = await open_.client.options(http_gateway.PATH, headers=sent | asks)
             refused = await open_.client.get("/v1/models", headers=sent)
             assert refused.status_code == 401
             for answered in (preflight, refused):
                 assert answered.headers.get("access-control-allow-origin") == allowed
-        answered = await open_.ask("Hi", headers=web.ANN | {"host": "chat.example", "origin": page})
-        assert web.text_of(answered) == "Hello!"
+        answered = await open_.ask("Hi", headers=http_gateway.ANN | {"host": "chat.example", "origin": page})
+        assert http_gateway.text_of(answered) == "Hello!"
         assert "X-Conversation-Id" in answered.headers["access-control-expose-headers"]
-        other = await open_.client.get("/v1/models", headers=web.ANN | {"host": "evil.example"})
-        assert (other.status_code, "hosts" in web.error_of(other)["message"]) == (421, True)
-    async with web.client_of(http_platform.HttpPlatform(db, said.Http(origins=[page]))) as client:
+        other = await open_.client.get("/v1/models", headers=http_gateway.ANN | {"host": "evil.example"})
+        assert (other.status_code, "hosts" in http_gateway.error_of(other)["message"]) == (421, True)
+    async with http_gateway.client_of(http_platform.HttpPlatform(db, said.Http(origins=[page]))) as client:
         found = [(await client.get("/v1/models", headers={"origin": each})).status_code for each in (page, "x://y")]
         assert found == [200, 403]
     with pytest.raises(errors.SettingInvalid, match="token"):
@@ -312,12 +312,14 @@ def test_settings_of_http_that_cannot_be_meant_are_named(wrong: said.Http, name:
 
 async def test_a_picture_within_the_limit_of_attachments_is_not_too_large_for_a_request(db: AsyncSessionDB) -> None:
     guards = [limits.RateLimits(db, said.GatewayLimits())]
-    async with web.open_web(db, ScriptedModel(["Nice."]), checks=guards) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Nice."]), checks=guards) as open_:
         for size, status in ((20_000_000, 200), (20_000_001, 413)):
             url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
             body = {"model": "holdfast", **with_part({"type": "image_url", "image_url": {"url": url}})}
-            assert (await open_.client.post(web.PATH, json=body, headers=dict(web.ANN))).status_code == status
-        other = await open_.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(web.ANN))
+            assert (
+                await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
+            ).status_code == status
+        other = await open_.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(http_gateway.ANN))
         assert other.status_code == 413
 
 
@@ -343,13 +345,13 @@ def test_a_token_that_can_be_guessed_or_never_sent_is_no_token(token: str) -> No
 
 
 async def test_health_and_metrics_tell_what_they_should_and_no_more(db: AsyncSessionDB) -> None:
-    async with web.open_web(db, ScriptedModel(["Hello!"])) as open_:
+    async with http_gateway.open_web(db, ScriptedModel(["Hello!"])) as open_:
         await open_.ask("Hi")
-        await stage.quiet(open_.gateway, db)
+        await gateways.quiet(open_.gateway, db)
         health = await open_.client.get("/health")
         assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
         assert (await open_.client.get("/metrics")).status_code == 401
-        told = await open_.client.get("/metrics", headers=web.ANN)
+        told = await open_.client.get("/metrics", headers=http_gateway.ANN)
         assert told.status_code == 200
         assert 'holdfast_inbound_total{platform="http"} 1' in told.text
         assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in told.text
@@ -357,7 +359,7 @@ async def test_health_and_metrics_tell_what_they_should_and_no_more(db: AsyncSes
         assert "holdfast_outbox_depth 0" in told.text
         assert "ann" not in told.text
     here = http_platform.HttpPlatform(db)
-    async with web.client_of(here) as client:
+    async with http_gateway.client_of(here) as client:
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
 
@@ -366,7 +368,7 @@ async def test_health_says_when_the_store_is_away(db: AsyncSessionDB) -> None:
     other = AsyncSessionDB(type(db.db)(":memory:"))
     platform = http_platform.HttpPlatform(other)
     await other.close()
-    async with web.client_of(platform) as client:
+    async with http_gateway.client_of(platform) as client:
         health = await client.get("/health")
         assert (health.status_code, health.json()["store"]) == (503, False)
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, types
 from holdfast.gateway import inbound, limits, platform, settings
 from holdfast.store import validation
-from tests.gateway import stage
+from tests.support import gateways
 
 NOW = 1_000_000.0
 ROUTE = "agent:main:loopback:dm:ann"
@@ -81,7 +81,7 @@ async def test_who_is_over_a_limit_is_told_once_in_its_time(db: AsyncSessionDB) 
 async def test_what_another_process_took_in_counts_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
     path = tmp_path / "mail.db"
 
-    async with stage.store(str(path)) as db:
+    async with gateways.store(str(path)) as db:
         async with AsyncSessionDB(SessionDB(path)) as other:
             await arrived(other, 3)
         assert not (await guard(db, minute=3)(came(), ROUTE)).allowed

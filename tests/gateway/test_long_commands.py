@@ -10,26 +10,26 @@ from typing import Any
 from holdfast import AsyncSessionDB
 from holdfast.gateway import commands
 from holdfast.model import ScriptedModel
-from tests.agent.stage import shape
-from tests.compaction.test_compress import WINDOW, Writer, filled, held
-from tests.gateway import stage
+from tests.support import gateways
+from tests.support.agents import shape
+from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 
 ROUTE = "agent:main:loopback:dm:local"
 
 
 async def test_stop_ends_a_compaction_and_nothing_is_changed_by_it(db: AsyncSessionDB) -> None:
-    await filled(db)
+    await fill(db)
     await db.bind_route(ROUTE, "talk", version=0)
-    slow, reached, _ = held()
+    slow, reached, _ = blocked_summary()
     model = ScriptedModel(["ok"], window=WINDOW)
-    async with stage.open_gateway(db, model, summarizer=Writer(slow)) as (opened, chat):
+    async with gateways.open_gateway(db, model, summarizer=FakeSummarizer(slow)) as (opened, chat):
         await chat.say("/compact", key="1")
         await reached.wait()
         await chat.say("After it", key="2")
         await chat.say("/stop", key="3")
         said = {each.inbound_id: each.text for each in await chat.replies(3)}
-        one, two, three = await stage.settled(db, "1", "2", "3")
-        await stage.quiet(opened, db)
+        one, two, three = await gateways.settled(db, "1", "2", "3")
+        await gateways.quiet(opened, db)
     assert said[one.id].endswith("\nThe compaction was stopped.")
     assert [said[two.id], said[three.id]] == ["ok", commands.DONE]
     assert [each.outcome for each in (one, two, three)] == ["command", "answered", "command"]
@@ -39,7 +39,7 @@ async def test_stop_ends_a_compaction_and_nothing_is_changed_by_it(db: AsyncSess
 async def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async with stage.store(str(tmp_path / "store.db")) as db:
+    async with gateways.store(str(tmp_path / "store.db")) as db:
 
         class Hangs(ScriptedModel):
             async def stream(self, request: Any) -> Any:
@@ -49,16 +49,16 @@ async def test_the_turn_of_a_retry_that_was_broken_off_is_finished_by_the_next_g
                 async for each in super().stream(request):
                     yield each
 
-        async with stage.open_gateway(db, Hangs(["First."])) as (_, chat):
+        async with gateways.open_gateway(db, Hangs(["First."])) as (_, chat):
             await chat.say("Hi", key="1")
             await chat.replies(1)
             await chat.say("/retry", key="2")
             await begun.wait()
-    async with stage.store(str(tmp_path / "store.db")) as db:
-        async with stage.open_gateway(db, ScriptedModel(["Second."])) as (opened, chat):
-            assert stage.texts(await chat.replies(1)) == ["Second."]
-            (found,) = await stage.settled(db, "2")
-            await stage.quiet(opened, db)
+    async with gateways.store(str(tmp_path / "store.db")) as db:
+        async with gateways.open_gateway(db, ScriptedModel(["Second."])) as (opened, chat):
+            assert gateways.texts(await chat.replies(1)) == ["Second."]
+            (found,) = await gateways.settled(db, "2")
+            await gateways.quiet(opened, db)
         assert (found.outcome, found.seq, found.attempts) == ("answered", 3, 2)
         said = shape(await db.transcript(found.conversation_id or ""))
         assert [role for role, _ in said] == ["user", "assistant", "user", "assistant"]

@@ -19,7 +19,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
-from tests.gateway import memory_platform, stage
+from tests.support import gateways, memory_platform, polling
 
 
 class Client:
@@ -47,7 +47,7 @@ async def connected(path: str) -> AsyncIterator[Client]:
             found.append(await asyncio.open_unix_connection(path))
         return bool(found)
 
-    await stage.until(there)
+    await polling.until_async(there)
     ((reader, writer),) = found
     try:
         yield Client(reader, writer)
@@ -58,7 +58,7 @@ async def connected(path: str) -> AsyncIterator[Client]:
 async def test_a_script_is_acknowledged_and_answered_by_lines(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.LoopbackSocket(path)]):
+    async with gateways.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[loopback.LoopbackSocket(path)]):
         async with connected(path) as client:
             await client.tell({"text": "Hi", "key": "1", "chat": "a", "sender": "me"})
             taken = await client.hear()
@@ -80,7 +80,7 @@ async def test_a_line_that_is_none_is_answered_and_the_next_is_taken(
 
     platforms = [loopback.LoopbackSocket(path)]
     async with (
-        stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
+        gateways.open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms),
         connected(path) as client,
     ):
         await client.tell(line)
@@ -93,7 +93,7 @@ async def test_a_line_that_never_ends_is_refused(tmp_path: Path, db: AsyncSessio
     path = str(tmp_path / "s")
 
     platforms = [loopback.LoopbackSocket(path)]
-    async with stage.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=platforms), connected(path) as client:
         client.writer.write(b"x" * (loopback.MAX_LINE * 2 + 2))
         assert (await client.hear())["type"] == "error"
 
@@ -101,13 +101,13 @@ async def test_a_line_that_never_ends_is_refused(tmp_path: Path, db: AsyncSessio
 async def test_of_two_gateways_the_one_that_has_the_clients_sends_to_them(tmp_path: Path) -> None:
     path, store = str(tmp_path / "s"), str(tmp_path / "mail.db")
 
-    async with stage.store(store) as db:
+    async with gateways.store(store) as db:
         ours, theirs = loopback.LoopbackSocket(path), loopback.LoopbackSocket(path)
         async with (
-            stage.open_gateway(db, ScriptedModel(), platforms=[ours]),
+            gateways.open_gateway(db, ScriptedModel(), platforms=[ours]),
             connected(path) as client,
             AsyncSessionDB(SessionDB(store)) as other,
-            stage.open_gateway(other, ScriptedModel(), platforms=[theirs]),
+            gateways.open_gateway(other, ScriptedModel(), platforms=[theirs]),
         ):
             await client.tell(b"{")
             await client.hear()
@@ -127,14 +127,14 @@ async def test_what_nobody_was_connected_for_is_sent_to_who_comes_next(tmp_path:
     path = str(tmp_path / "s")
 
     message = types.NewOutgoing(platform="loopback", chat="dm:local", address={}, text="Hello!")
-    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
         waiting = await db.mail.post(message)
 
         async def failed() -> bool:
             found = await db.mail.outgoing(waiting.id)
             return found is not None and found.error is not None
 
-        await stage.until(failed)
+        await polling.until_async(failed)
         async with connected(path) as client:
             assert (await client.hear())["text"] == "Hello!"
 
@@ -166,7 +166,7 @@ async def test_a_gateway_is_ready_when_everything_receives_and_not_before(tmp_pa
             await super().run(door)
 
     lines, slow = loopback.LoopbackSocket(path), Slow()
-    async with stage.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
         ready = asyncio.create_task(running.wait_ready())
         await lines.wait_ready()
         with socket.socket(socket.AF_UNIX) as talking:
@@ -181,9 +181,9 @@ async def test_a_socket_that_another_gateway_has_keeps_nobody_from_being_ready(
 ) -> None:
     path = str(tmp_path / "s")
 
-    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
         await first.wait_ready()
-        async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (
+        async with gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (
             second,
             _,
         ):
@@ -197,7 +197,7 @@ async def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twic
     path = str(tmp_path / "s")
 
     async with (
-        stage.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.LoopbackSocket(path)]),
+        gateways.open_gateway(db, ScriptedModel(), platforms=[lines := loopback.LoopbackSocket(path)]),
         connected(path) as deaf,
         connected(path) as client,
     ):
@@ -216,7 +216,7 @@ async def test_who_does_not_read_is_let_go_and_nobody_else_waits_or_is_told_twic
 async def test_a_gateway_that_leaves_takes_no_socket_of_another_with_it(tmp_path: Path, db: AsyncSessionDB) -> None:
     path = str(tmp_path / "s")
 
-    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
         await opened.wait_ready()
         os.unlink(path)
         other = loopback.bind(path)
@@ -231,9 +231,9 @@ async def test_a_socket_that_another_gateway_leaves_is_taken_over_without_a_word
     caplog.set_level("INFO", "holdfast.gateway")
     path = str(tmp_path / "s")
 
-    async with stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
         await first.wait_ready()
-        second = stage.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
+        second = gateways.open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
         opened, _ = await second.__aenter__()
         await opened.wait_ready()
     async with connected(path):
@@ -257,6 +257,6 @@ class Equal(memory_platform.MemoryPlatform):
 
 async def test_a_platform_may_be_any_object(db: AsyncSessionDB) -> None:
     assert Equal.__hash__ is None
-    async with stage.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Equal("far")]) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[Equal("far")]) as (_, chat):
         await chat.say("Hi", key="1")
-        assert stage.texts(await chat.replies(1)) == ["Yes."]
+        assert gateways.texts(await chat.replies(1)) == ["Yes."]

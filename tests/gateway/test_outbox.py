@@ -13,9 +13,8 @@ from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import outbox
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
-from tests.contract import steps
-from tests.gateway import memory_platform, stage
 from tests.gateway.test_gateway import new
+from tests.support import conversations, gateways, memory_platform, polling
 
 
 class Moody(memory_platform.MemoryPlatform):
@@ -71,25 +70,25 @@ def test_each_pause_is_twice_as_long_and_not_shorter_than_asked_for_within_reaso
 
 
 async def test_what_was_not_taken_is_sent_again_when_its_time_has_come_and_what_follows_waits_for_it() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
         platform = Moody(errors.SendFailed("Slowly!", retry_after=30.0), RuntimeError("a bug"))
         one = await db.mail.post(message("One"))
         await db.mail.post(message("Two"))
         async with sending(db, platform, clock) as sender:
-            await stage.until(lambda: _due_after(db, one.id, clock.now + 30))
+            await polling.until_async(lambda: _due_after(db, one.id, clock.now + 30))
             clock.advance(29)
             await db.mail.post(message("Elsewhere", "dm:other"))
-            await stage.until(lambda: _tried(platform, 2, sender))
+            await polling.until_async(lambda: _tried(platform, 2, sender))
             assert platform.tried == ["One", "Elsewhere"]
             clock.advance(1)
-            await stage.until(lambda: _due_after(db, one.id, clock.now + 2, sender))
+            await polling.until_async(lambda: _due_after(db, one.id, clock.now + 2, sender))
             clock.advance(2)
-            await stage.until(lambda: _tried(platform, 5, sender))
+            await polling.until_async(lambda: _tried(platform, 5, sender))
             await sender.drain(60)
         assert platform.tried == ["One", "Elsewhere", "One", "One", "Two"]
-        assert stage.texts(platform.sent) == ["Elsewhere", "One", "Two"]
+        assert gateways.texts(platform.sent) == ["Elsewhere", "One", "Two"]
         assert (await db.mail.counts())["outgoing_open"] == 0
 
 
@@ -110,9 +109,9 @@ async def test_what_is_refused_for_good_is_not_sent_again_and_holds_up_nothing(d
 async def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_what_is_wrong(
     wrong: type[Exception], tries: int
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
         platform = Moody(*(wrong() for _ in range(30)))
         one = await db.mail.post(message("One"))
 
@@ -124,7 +123,7 @@ async def test_after_twenty_tries_it_is_given_up_and_sooner_where_nobody_knows_w
             return found is not None and not found.open
 
         async with sending(db, platform, clock) as sender:
-            await stage.until(given_up)
+            await polling.until_async(given_up)
         assert len(platform.tried) == tries
 
 
@@ -132,7 +131,7 @@ async def test_what_was_marked_is_not_sent_again_after_a_restart_and_what_was_no
     first, second = Moody(), Moody()
     await db.mail.post(message("Marked"))
     async with sending(db, first):
-        await stage.until(lambda: _delivered(db))
+        await polling.until_async(lambda: _delivered(db))
     lost = await db.mail.post(message("Sent, and not marked"))
     claim = await db.mail.acquire_chat_lease("out:loopback:dm:local")
     await db.mail.begin_sending(claim, lost.id)
@@ -149,12 +148,12 @@ async def test_of_two_senders_one_sends(db: AsyncSessionDB) -> None:
             await db.mail.post(message(str(number), f"dm:{number % 3}"))
             first.wake()
             second.wake()
-        await stage.until(lambda: _delivered(db))
+        await polling.until_async(lambda: _delivered(db))
     assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
 
 
 async def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
     class Slow(Moody):
         reached, go = asyncio.Event(), asyncio.Event()
@@ -164,7 +163,7 @@ async def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> Non
             await self.go.wait()
             return await super().send(outgoing)
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
         slow, other = Slow(), Moody()
         await db.mail.post(message("One"))
         async with sending(db, slow, clock), asyncio.timeout(60):
@@ -174,7 +173,7 @@ async def test_what_takes_long_to_send_is_sent_by_nobody_else_meanwhile() -> Non
             await beside._poll()
             await asyncio.gather(*beside._sending.values())
             slow.go.set()
-            await stage.until(lambda: _delivered(db))
+            await polling.until_async(lambda: _delivered(db))
         assert (slow.tried, other.tried) == (["One"], [])
 
 
@@ -193,7 +192,7 @@ async def test_a_reply_that_would_go_elsewhere_than_its_turn_came_from_is_not_se
         file._writer.execute(f"DROP TRIGGER outgoing_content_is_immutable; UPDATE outbox SET {wrong}")
         platform = Moody(name="other") if "platform" in wrong else platform
         async with sending(db, platform):
-            await stage.until(lambda: _delivered(db))
+            await polling.until_async(lambda: _delivered(db))
         found = await db.mail.outgoing(posted.id)
         assert found is not None
         assert (platform.tried, found.error) == ([], stored.WRONG_CHAT)
@@ -249,7 +248,7 @@ async def test_what_the_platform_has_taken_is_not_sent_again_because_the_store_c
     monkeypatch.setattr(outbox, "POLL_SECONDS", 0.01)
     await db.mail.post(message("One"))
     async with sending(db, platform):
-        await stage.until(lambda: _delivered(db))
+        await polling.until_async(lambda: _delivered(db))
     assert (failures, platform.tried) == ([], ["One"])
 
 
@@ -305,7 +304,7 @@ async def test_of_two_processes_that_have_connections_neither_is_in_the_others_w
 
     path = str(tmp_path / "mail.db")
 
-    async with stage.store(path) as db:
+    async with gateways.store(path) as db:
         ours, theirs = Here("ours"), Here("theirs")
         async with AsyncSessionDB(SessionDB(path)) as other, sending(db, ours), sending(other, theirs):
             for text, chat in (("ours", ours), ("theirs", theirs)):
@@ -329,7 +328,7 @@ async def test_a_claim_is_written_only_where_another_process_could_send_it_too(a
     platform = Connected()
     await db.mail.post(message("Hi"))
     async with sending(db, platform):
-        await stage.until(lambda: _delivered(db))
+        await polling.until_async(lambda: _delivered(db))
     assert platform.tried == ["Hi"]
     row = await db.run(lambda: db.db.driver.read(lambda tx: tx.one("claim_row", key="out:loopback:dm:local")))
     assert (row is None) == alone

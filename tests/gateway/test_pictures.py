@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, types
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import routes
 from holdfast.gateway.platforms.http import http_platform, inline_images
-from tests.gateway import web
+from tests.support import http_gateway
 
 PIXEL = b"\x89PNG not really"
 SHOWN = f"![Image](data:image/png;base64,{base64.b64encode(PIXEL).decode()})"
@@ -65,13 +65,13 @@ class Draws:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("text", ["A dot.", ""])
 async def test_an_answer_over_http_has_its_pictures(text: str, stream: bool, db: AsyncSessionDB) -> None:
-    platform = http_platform.HttpPlatform(db, tokens=web.TOKENS)
+    platform = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS)
     running = asyncio.create_task(platform.run(Draws(db, text)))
     await platform.wait_ready()
     body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
-    async with web.client_of(platform) as client:
-        answered = await client.post(web.PATH, json=body, headers=dict(web.ANN))
-        found = web.said_in(web.chunks(answered.text)) if stream else web.text_of(answered)
+    async with http_gateway.client_of(platform) as client:
+        answered = await client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
+        found = http_gateway.said_in(http_gateway.chunks(answered.text)) if stream else http_gateway.text_of(answered)
     running.cancel()
     await asyncio.wait([running])
     assert found == (f"{text}\n\n{SHOWN}" if text else SHOWN)

@@ -15,10 +15,10 @@ from holdfast.gateway import gateway_context, inbound, outbox, platform, worker
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
-from tests.agent.house import Shell, runs
-from tests.agent.stage import Stuck, calls, tool
-from tests.gateway import memory_platform, stage
 from tests.gateway.test_http_chat import Held
+from tests.support import gateways, memory_platform, polling
+from tests.support.agents import Stuck, calls, tool
+from tests.support.approvals import Shell, runs
 
 
 class Chatty(memory_platform.MemoryPlatform):
@@ -91,10 +91,10 @@ def test_platform_is_loaded_by_entry_point_with_its_settings_table() -> None:
 async def test_text_is_measured_and_rendered_by_the_platform(db: AsyncSessionDB) -> None:
     chat = Chatty()
     model = ScriptedModel(["**One** sentence here.\n\nAnd **another**."])
-    async with stage.open_gateway(db, model, platforms=[chat]):
+    async with gateways.open_gateway(db, model, platforms=[chat]):
         await chat.say("Hi", key="1")
-        (inbound,) = await stage.settled(db, "1")
-        await stage.until(lambda: _sent(db, inbound.id))
+        (inbound,) = await gateways.settled(db, "1")
+        await polling.until_async(lambda: _sent(db, inbound.id))
     replies = [each for each in chat.sent if each.kind == "reply"]
     assert " ".join(each.text for each in replies).split() == ["*One*", "sentence", "here.", "And", "*another*."]
     assert len(replies) > 1
@@ -122,9 +122,9 @@ async def test_reply_replaces_the_draft_that_a_dead_process_left(db: AsyncSessio
     draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
     assert draft is not None
     await db.mail.mark_delivered(draft.id, "draft-1")
-    async with stage.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[chat]):
-        await stage.settled(db, "1")
-        await stage.until(lambda: _sent(db, inbound.id))
+    async with gateways.open_gateway(db, ScriptedModel(["Hello!"]), platforms=[chat]):
+        await gateways.settled(db, "1")
+        await polling.until_async(lambda: _sent(db, inbound.id))
     (reply,) = chat.sent
     assert (reply.text, reply.draft, reply.is_draft) == ("Hello!", "draft-1", False)
     assert chat.deleted == []
@@ -144,17 +144,17 @@ async def test_draft_of_a_turn_without_a_reply_is_deleted(db: AsyncSessionDB) ->
     draft = await outbox.post_draft(db, gateway_context.reply_address(inbound), inbound.id)
     assert draft is not None
     await db.mail.mark_delivered(draft.id, "draft-1")
-    async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]) as (opened, _):
+    async with gateways.open_gateway(db, ScriptedModel([]), platforms=[chat]) as (opened, _):
         assert await opened.handler.delete("loopback", "1")
-        await stage.settled(db, "1")
-        await stage.until(lambda: _sent(db, inbound.id))
+        await gateways.settled(db, "1")
+        await polling.until_async(lambda: _sent(db, inbound.id))
     assert (chat.sent, chat.deleted) == ([], ["draft-1"])
 
 
 async def test_question_has_an_id_and_choices(db: AsyncSessionDB) -> None:
     chat, shell = Chatty(), Shell()
     model = ScriptedModel([runs("make install"), "Done."])
-    async with stage.open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
+    async with gateways.open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
         await chat.say("Install it", key="1")
         while not chat.questions:
             await asyncio.sleep(0.01)
@@ -162,9 +162,9 @@ async def test_question_has_an_id_and_choices(db: AsyncSessionDB) -> None:
         assert (question.number, question.choices[0].text) == (1, "/approve 1")
         assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
         assert "/approve" not in delivery.text
-        await stage.until(lambda: _delivered(db, delivery.id))
+        await polling.until_async(lambda: _delivered(db, delivery.id))
         await chat.say(question.choices[0].text, key="2")
-        await stage.settled(db, "1", "2")
+        await gateways.settled(db, "1", "2")
     assert shell.ran
 
 
@@ -200,12 +200,12 @@ def test_waiting_message_is_replaced_by_its_edit() -> None:
 
 async def test_edit_reply_and_deletion_reach_the_turn(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["One.", "Two."])
-    async with stage.open_gateway(db, model) as (_, chat):
+    async with gateways.open_gateway(db, model) as (_, chat):
         await chat.say("The boats leave at nine", key="1", name="Ann")
         await chat.replies(1)
         await chat.say("Which ones?", key="2", reply_to="1")
         await chat.replies(2)
-        await stage.settled(db, "1", "2")
+        await gateways.settled(db, "1", "2")
         assert chat.handler is not None
         assert not await chat.handler.delete("loopback", "1")
         assert not await chat.handler.delete("loopback", "unknown")
@@ -219,7 +219,7 @@ async def test_attachments_have_a_name_a_type_and_a_reader(db: AsyncSessionDB) -
     blob = await db.blobs.put(b"pixels", "image/png")
     new = types.NewOutgoing(platform="loopback", chat="c", address={"chat": "c"}, attachments=[blob.digest])
     await db.mail.post(new)
-    async with stage.open_gateway(db, ScriptedModel([]), platforms=[chat]):
+    async with gateways.open_gateway(db, ScriptedModel([]), platforms=[chat]):
         (sent,) = await chat.replies(1)
         (file,) = sent.files
         assert (file.name, file.media_type, file.size) == (f"{blob.digest[:12]}.png", "image/png", 6)
@@ -241,14 +241,14 @@ def test_pacer_delays_messages_before_the_platform_refuses_them() -> None:
 
 async def test_streamed_reply_edits_one_draft_and_the_reply_replaces_it(db: AsyncSessionDB) -> None:
     chat, model = Chatty(), Held("Hello there!")
-    async with stage.open_gateway(db, model, platforms=[chat]):
+    async with gateways.open_gateway(db, model, platforms=[chat]):
         await chat.say("Hi", key="1")
         (draft,) = await chat.replies(1)
         while not chat.edits:
             await asyncio.sleep(0.01)
         model.released.set()
-        (found,) = await stage.settled(db, "1")
-        await stage.until(lambda: _sent(db, found.id))
+        (found,) = await gateways.settled(db, "1")
+        await polling.until_async(lambda: _sent(db, found.id))
     _, reply = chat.sent
     sent = f"loopback-{draft.id}"
     assert (draft.text, draft.is_draft, draft.draft) == (outbox.DRAFT_TEXT, True, None)
@@ -260,13 +260,13 @@ async def test_streamed_reply_edits_one_draft_and_the_reply_replaces_it(db: Asyn
 
 async def test_draft_of_a_stopped_process_is_finished_by_the_next_one(db: AsyncSessionDB) -> None:
     first, second = Chatty(), Chatty()
-    async with stage.open_gateway(db, Held("Hello there!"), platforms=[first]):
+    async with gateways.open_gateway(db, Held("Hello there!"), platforms=[first]):
         await first.say("Hi", key="1")
         while not first.edits:
             await asyncio.sleep(0.01)
-    async with stage.open_gateway(db, ScriptedModel(["Good day!"]), platforms=[second]):
-        (found,) = await stage.settled(db, "1")
-        await stage.until(lambda: _sent(db, found.id))
+    async with gateways.open_gateway(db, ScriptedModel(["Good day!"]), platforms=[second]):
+        (found,) = await gateways.settled(db, "1")
+        await polling.until_async(lambda: _sent(db, found.id))
     (draft,), (reply,) = first.sent, second.sent
     assert draft.is_draft
     assert (reply.text, reply.is_draft, reply.draft) == ("Good day!", False, f"loopback-{draft.id}")
@@ -276,18 +276,18 @@ async def test_draft_of_a_stopped_process_is_finished_by_the_next_one(db: AsyncS
 async def test_deletion_that_another_process_receives_stops_the_turn(db: AsyncSessionDB) -> None:
     stuck = Stuck()
     model = ScriptedModel([calls("wait"), "Third."])
-    async with stage.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[tool("wait", stuck)]) as (opened, chat):
         await chat.say("One", key="1")
         await stuck.reached.wait()
         await chat.say("Two", key="2")
         elsewhere = inbound.InboundHandler(db, lambda _: None)
         assert await elsewhere.delete("loopback", "2")
         assert await elsewhere.delete("loopback", "1")
-        one, two = await stage.settled(db, "1", "2")
+        one, two = await gateways.settled(db, "1", "2")
         await chat.say("Three", key="3")
-        await stage.settled(db, "3")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "3")
+        await gateways.quiet(opened, db)
         assert not await elsewhere.delete("loopback", "1")
     assert (one.outcome, two.outcome, stuck.cancelled) == ("interrupted", "interrupted", True)
-    assert stage.texts(chat.sent) == ["Third."]
+    assert gateways.texts(chat.sent) == ["Third."]
     assert "Two" not in str(model.requests[-1].messages)

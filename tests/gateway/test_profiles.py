@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.gateway import gateway, routes, runtimes, settings
 from holdfast.model import ScriptedModel
-from tests.gateway import memory_platform, stage
+from tests.support import gateways, memory_platform
 
 
 def opened(db: AsyncSessionDB, make: runtimes.RuntimeFactory, profile: str) -> gateway.Gateway:
@@ -22,7 +22,7 @@ def opened(db: AsyncSessionDB, make: runtimes.RuntimeFactory, profile: str) -> g
 async def test_the_first_gateway_gives_a_store_its_profile_and_another_one_is_refused(
     profile: str, db: AsyncSessionDB
 ) -> None:
-    make = stage.make(db, ScriptedModel())
+    make = gateways.make(db, ScriptedModel())
     for _ in range(2):
         async with opened(db, make, profile):
             pass
@@ -35,7 +35,7 @@ async def test_the_first_gateway_gives_a_store_its_profile_and_another_one_is_re
 
 
 async def test_of_two_that_start_at_once_with_different_profiles_one_is_refused(db: AsyncSessionDB) -> None:
-    both = [opened(db, stage.make(db, ScriptedModel()), profile) for profile in ("one", "two")]
+    both = [opened(db, gateways.make(db, ScriptedModel()), profile) for profile in ("one", "two")]
     found = await asyncio.gather(*(each.__aenter__() for each in both), return_exceptions=True)
     refused = [isinstance(each, errors.SettingInvalid) for each in found]
     for each in both:
@@ -51,13 +51,13 @@ async def test_what_came_to_another_profile_is_left_alone(db: AsyncSessionDB) ->
     )
     foreign, _ = await db.mail.add_inbound(new)
     model = ScriptedModel(["Hello!"])
-    async with stage.open_gateway(db, model) as (running, chat):
+    async with gateways.open_gateway(db, model) as (running, chat):
         running.router.notify(route)
         await chat.say("Hi", key="1")
-        await stage.settled(db, "1")
+        await gateways.settled(db, "1")
         running.router.wake()
         await chat.say("/status", key="2")
-        await stage.settled(db, "2")
+        await gateways.settled(db, "2")
     left = await db.mail.inbound(foreign.id)
     assert left is not None
     assert (left.open, left.attempts, len(model.requests)) == (True, 0, 1)

@@ -13,9 +13,9 @@ from holdfast.agent.commands import permissions
 from holdfast.gateway import gateway_context, questions, turn_progress
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.agent.house import Shell, runs
-from tests.gateway import memory_platform, stage
 from tests.gateway.test_http_hooks import hook, open_hooks
+from tests.support import gateways, memory_platform, polling
+from tests.support.approvals import Shell, runs
 
 
 async def test_what_a_hook_would_ask_is_denied_at_once_and_nobody_is_asked_in_the_chat_its_reply_goes_to(
@@ -46,24 +46,24 @@ async def test_a_notice_to_a_hooks_conversation_asks_nobody_either(db: AsyncSess
 async def test_each_question_of_a_conversation_has_its_own_number(db: AsyncSessionDB) -> None:
     shell = Shell()
     model = ScriptedModel([runs("make one"), "One.", runs("make two", "c2"), "Two."])
-    async with stage.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
         await chat.say("One", key="1")
         await chat.replies(1)
         await chat.say("/deny 1 not now", key="2")
-        await stage.settled(db, "1", "2")
+        await gateways.settled(db, "1", "2")
         await chat.say("Two", key="3")
         await chat.replies(4)
         # What was said of the first is no answer to the second.
         await chat.say("/approve 1", key="4")
-        await stage.settled(db, "4")
+        await gateways.settled(db, "4")
         assert shell.ran == []
         await chat.say("/approve 2", key="5")
-        await stage.settled(db, "3", "5")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "3", "5")
+        await gateways.quiet(opened, db)
     questions = [each.text for each in chat.sent if each.kind == "question"]
     assert [each.partition(":")[0] for each in questions] == ["Question 1", "Question 2"]
     assert shell.ran == ["make two"]
-    assert any(each.startswith("No approval 1 is pending.") for each in stage.texts(chat.sent))
+    assert any(each.startswith("No approval 1 is pending.") for each in gateways.texts(chat.sent))
 
 
 async def test_where_several_are_open_an_answer_says_which(db: AsyncSessionDB) -> None:
@@ -73,18 +73,18 @@ async def test_where_several_are_open_an_answer_says_which(db: AsyncSessionDB) -
         usage=types.Usage(10, 5),
     )
     beside = msgspec.structs.replace(shell.tool, parallel=True)
-    async with stage.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (opened, chat):
+    async with gateways.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (opened, chat):
         await chat.say("Both", key="1")
         await chat.replies(2)
         for number, line in enumerate(("/approve", "/deny", "/approve 7"), 2):
             await chat.say(line, key=str(number))
-            await stage.settled(db, str(number))
+            await gateways.settled(db, str(number))
         assert shell.ran == []
-        refused = stage.texts(await chat.replies(5))[2:]
+        refused = gateways.texts(await chat.replies(5))[2:]
         await chat.say("/approve 2", key="8")
         await chat.say("/deny 1 enough", key="9")
-        await stage.settled(db, "1", "8", "9")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "1", "8", "9")
+        await gateways.quiet(opened, db)
     assert [each.partition(".")[0] for each in refused] == [
         "Several approvals are pending",
         "Several approvals are pending",
@@ -145,7 +145,7 @@ GROUP, OWN, DM = "agent:main:far:group:g", "agent:main:far:group:g:@bob", "agent
 async def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
     route: str, asker: tuple[str, str, str] | None, wanted: bool, db: AsyncSessionDB
 ) -> None:
-    async with stage.open_gateway(db, ScriptedModel(), is_admin=root) as (opened, _):
+    async with gateways.open_gateway(db, ScriptedModel(), is_admin=root) as (opened, _):
         home = opened.router._context
     turn = None
     if asker is not None:
@@ -164,25 +164,25 @@ async def test_nobody_answers_what_another_chat_of_the_same_conversation_was_ask
     shell, model = Shell(), ScriptedModel([runs("rm -rf build"), "No.", "Hello."])
     ann = {"kind": "thread", "chat": "g/t1", "sender": "ann"}
     mallory = {"kind": "thread", "chat": "g/t2", "sender": "mallory"}
-    async with stage.open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
         first = await chat.say("Start", key="1", **ann)
         await chat.replies(1)
         assert first is not None
         target = (await db.mail.inbound(first.id) or first).target
         await chat.say(f"/resume {target}", key="2", **mallory)
-        await stage.settled(db, "2")
+        await gateways.settled(db, "2")
         # Her own turn waits behind that of the other thread.
         await chat.say("Hello", key="3", **mallory)
         await chat.say("/approve 1", key="4", **mallory)
-        await stage.settled(db, "4")
+        await gateways.settled(db, "4")
         await chat.say("/approve 1", key="5", **{**ann, "sender": "mallory"})
-        await stage.settled(db, "5")
+        await gateways.settled(db, "5")
         assert shell.ran == []
         await chat.say("/deny 1", key="6", **ann)
-        await stage.settled(db, "1", "3", "6")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "1", "3", "6")
+        await gateways.quiet(opened, db)
     assert shell.ran == []
-    said = stage.texts(chat.sent)
+    said = gateways.texts(chat.sent)
     assert questions.NOT_SHOWN in said
     assert questions.NOT_ALLOWED in said
 
@@ -204,22 +204,22 @@ class Slow(memory_platform.MemoryPlatform):
 async def test_what_was_said_before_a_question_was_shown_does_not_answer_it(db: AsyncSessionDB) -> None:
     shell, slow = Shell(), Slow("rm -rf /srv")
     model = ScriptedModel([runs("ls"), runs("rm -rf /srv", "c2"), "Done."])
-    async with stage.open_gateway(db, model, platforms=[slow], tools=[shell.tool]) as (opened, chat):
+    async with gateways.open_gateway(db, model, platforms=[slow], tools=[shell.tool]) as (opened, chat):
         await chat.say("Do it", key="1")
         await chat.replies(1)
         await chat.say("/approve", key="2")
         await slow.sends.wait()
         for key, line in (("3", "/approve"), ("4", "/approve 2")):
             await chat.say(line, key=key)
-            await stage.settled(db, key)
+            await gateways.settled(db, key)
         assert shell.ran == ["ls"]
         slow.may.set()
-        await stage.until(lambda: _delivered(chat, "rm -rf /srv"))
+        await polling.until_async(lambda: _delivered(chat, "rm -rf /srv"))
         await chat.say("/deny", key="5")
-        await stage.settled(db, "1", "5")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "1", "5")
+        await gateways.quiet(opened, db)
     assert shell.ran == ["ls"]
-    assert stage.texts(chat.sent).count(questions.NOT_SHOWN) == 2
+    assert gateways.texts(chat.sent).count(questions.NOT_SHOWN) == 2
 
 
 async def _delivered(chat: memory_platform.MemoryPlatform, words: str) -> bool:
@@ -228,18 +228,18 @@ async def _delivered(chat: memory_platform.MemoryPlatform, words: str) -> bool:
 
 async def test_a_number_is_not_given_again_by_the_next_process(db: AsyncSessionDB) -> None:
     shell = Shell()
-    async with stage.open_gateway(db, ScriptedModel([runs("make one"), "?"]), tools=[shell.tool]) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel([runs("make one"), "?"]), tools=[shell.tool]) as (_, chat):
         await chat.say("Do it", key="1")
         await chat.replies(1)
     model = ScriptedModel([runs("rm -rf /srv", "c9"), "Done."])
-    async with stage.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
+    async with gateways.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
         (asked,) = await chat.replies(1)
         await chat.say("/approve 1", key="2")
-        await stage.settled(db, "2")
+        await gateways.settled(db, "2")
         assert shell.ran == []
         await chat.say("/deny 2", key="3")
-        await stage.settled(db, "1", "3")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "1", "3")
+        await gateways.quiet(opened, db)
     assert asked.text.startswith("Question 2:")
     assert shell.ran == []
 
@@ -254,7 +254,7 @@ async def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_wai
     )
     waits, _ = await db.mail.add_inbound(came)
     asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
-    async with stage.open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as runtime:
+    async with gateways.open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as runtime:
         home, where = opened.router._context, gateway_context.reply_address(waits)
         watch = turn_progress.TurnProgress(home, runtime, "talk", where, waits, "own")
         if not notice:
@@ -262,7 +262,7 @@ async def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_wai
         began = events.TurnStarted("talk", "talk", "Hi", 1, "process" if notice else "")
         watch.on_emitted(events.Emitted("talk", 2, began))
         watch.on_emitted(events.Emitted("talk", 3, asked))
-        await stage.until(lambda: _asked(db))
+        await polling.until_async(lambda: _asked(db))
         await watch.close()
     (row,) = await db.mail.questions("talk")
     assert row.inbound_id == (None if notice else waits.id)
@@ -295,13 +295,13 @@ async def test_a_question_is_told_to_its_end_before_the_next_begins(db: AsyncSes
         usage=types.Usage(10, 5),
     )
     beside = msgspec.structs.replace(shell.tool, parallel=True)
-    async with stage.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (_, chat):
         await chat.say("Both", key="1")
 
         async def told() -> bool:
             return all(sum(sent.text.count(each) for sent in chat.sent) >= 9_000 for each in "ab")
 
-        await stage.until(told)
+        await polling.until_async(told)
         first = ["a" * 99 in sent.text for sent in chat.sent if "a" * 99 in sent.text or "b" * 99 in sent.text]
         assert first.count(True) > 1
         assert first == sorted(first, reverse=first[0])

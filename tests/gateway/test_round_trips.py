@@ -9,8 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.gateway import gateway
 from holdfast.model import ScriptedModel
-from tests import postgres, round_trips
-from tests.gateway import memory_platform, stage
+from tests.support import gateways, memory_platform, polling, postgres, round_trips
 
 MAX_ROUND_TRIPS = 12
 """Of the message itself. NOTIFY is sent by a thread of its own, for several writes at once."""
@@ -28,12 +27,12 @@ async def test_inbound_message_takes_few_round_trips(monkeypatch: pytest.MonkeyP
     counter = round_trips.Counter(monkeypatch)
     async with (
         AsyncSessionDB(SessionDB(postgres.fresh())) as db,
-        stage.open_gateway(db, ScriptedModel(["Yes."] * 20)) as (opened, chat),
+        gateways.open_gateway(db, ScriptedModel(["Yes."] * 20)) as (opened, chat),
     ):
         for number in range(10):
             counter.count = 0
             await chat.say("Hi", key=str(number))
-            await stage.until(partial(delivered, opened, chat, number + 1))
+            await polling.until_async(partial(delivered, opened, chat, number + 1))
             counts.append(counter.count)
     # The first messages prepare statements, and the router looks for missed messages once a second.
     assert min(counts) <= MAX_ROUND_TRIPS, counts

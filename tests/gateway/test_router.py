@@ -12,11 +12,10 @@ from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import commands, router, worker
 from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
-from tests.agent.stage import Stuck, calls, tool
-from tests.contract import steps
-from tests.gateway import stage
 from tests.gateway.test_beside import Gate
 from tests.gateway.test_gateway import ROUTE, new
+from tests.support import conversations, gateways, polling
+from tests.support.agents import Stuck, calls, tool
 
 
 async def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_another(db: AsyncSessionDB) -> None:
@@ -24,8 +23,8 @@ async def test_where_there_is_no_room_for_all_no_chat_waits_for_the_end_of_anoth
     for key in every:
         await db.mail.add_inbound(new(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
     model, settings = ScriptedModel(["Yes."] * 9), gateway_settings.GatewaySettings(chats=1)
-    async with stage.open_gateway(db, model, settings=settings):
-        found = await stage.settled(db, *every)
+    async with gateways.open_gateway(db, model, settings=settings):
+        found = await gateways.settled(db, *every)
     assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
 
 
@@ -55,8 +54,8 @@ async def test_chats_that_another_process_has_are_not_asked_for_again_and_again_
         async def asked() -> bool:
             return db.asked.total() >= 2
 
-        async with stage.open_gateway(db, ScriptedModel(), settings=gateway_settings.GatewaySettings(chats=2)):
-            await stage.until(asked)
+        async with gateways.open_gateway(db, ScriptedModel(), settings=gateway_settings.GatewaySettings(chats=2)):
+            await polling.until_async(asked)
             # As often as something could be read meanwhile, they could have been asked for.
             for _ in range(50):
                 await db.contacts.all()
@@ -69,26 +68,26 @@ async def test_chats_that_another_process_has_are_not_asked_for_again_and_again_
 async def test_a_gateway_that_stops_begins_nothing_more_and_the_next_one_carries_it_out(db: AsyncSessionDB) -> None:
     gate = Gate()
     given = {"tools": [tool("wait", gate)], "grace": 20.0}
-    async with stage.open_gateway(db, ScriptedModel([calls("wait"), "Done."]), **given) as (opened, chat):  # type: ignore[arg-type]
+    async with gateways.open_gateway(db, ScriptedModel([calls("wait"), "Done."]), **given) as (opened, chat):  # type: ignore[arg-type]
         await chat.say("One", key="1")
         await gate.reached.wait()
         await chat.say("/title Another", key="2")
         stops = asyncio.create_task(opened.stop())
-        await stage.until(lambda: _stopping(opened))
+        await polling.until_async(lambda: _stopping(opened))
         gate.go.set()
         await stops
-        assert stage.texts(chat.sent) == ["Done."]
+        assert gateways.texts(chat.sent) == ["Done."]
     left = await db.mail.inbound_by_key("loopback", "2")
     assert left is not None
     assert (left.attempts, left.outcome) == (0, None)
-    async with stage.open_gateway(db, ScriptedModel()) as (opened, chat):
-        (found,) = await stage.settled(db, "2")
-        await stage.quiet(opened, db)
-        assert not any("begun before" in text for text in stage.texts(chat.sent))
+    async with gateways.open_gateway(db, ScriptedModel()) as (opened, chat):
+        (found,) = await gateways.settled(db, "2")
+        await gateways.quiet(opened, db)
+        assert not any("begun before" in text for text in gateways.texts(chat.sent))
     assert (await db.conversation(found.conversation_id or "")).title == "Another"
 
 
-async def _stopping(opened: stage.gateway.Gateway) -> bool:
+async def _stopping(opened: gateways.gateway.Gateway) -> bool:
     return opened.router._worker.stopping
 
 
@@ -110,12 +109,12 @@ async def test_a_gateway_stops_also_where_the_store_fails() -> None:
     async with (
         Failing(SessionDB(":memory:")) as db,
         asyncio.timeout(60),
-        stage.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
+        gateways.open_gateway(db, ScriptedModel(["Yes."]), grace=1.0) as (opened, chat),
     ):
         before = asyncio.all_tasks()
         await chat.say("Hi", key="1")
-        await stage.settled(db, "1")
-        await stage.quiet(opened, db)
+        await gateways.settled(db, "1")
+        await gateways.quiet(opened, db)
         db.fails = True
         await opened.stop()
         assert len(opened.runtimes) == 0
@@ -139,10 +138,10 @@ async def test_a_message_is_not_given_up_because_of_a_store_that_could_not_be_ha
 
     monkeypatch.setattr(fault_points, "hook", full)
     monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
-    async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
         await chat.say("Hi", key="1")
-        (found,) = await stage.settled(db, "1")
-        assert stage.texts(await chat.replies(1)) == ["Yes."]
+        (found,) = await gateways.settled(db, "1")
+        assert gateways.texts(await chat.replies(1)) == ["Yes."]
     assert (found.outcome, found.attempts > 2, wrong) == ("answered", True, [])
 
 
@@ -161,10 +160,10 @@ async def test_a_message_that_the_store_never_takes_is_given_up_in_the_end(
 
     monkeypatch.setattr(fault_points, "hook", damaged)
     monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
-    async with stage.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
         await chat.say("Hi", key="1")
-        (found,) = await stage.settled(db, "1")
-        assert stage.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
+        (found,) = await gateways.settled(db, "1")
+        assert gateways.texts(await chat.replies(1)) == [worker.GAVE_UP.format(count=5)]
     assert (found.outcome, found.attempts) == ("gave_up", 5)
 
 
@@ -176,8 +175,8 @@ async def test_what_is_given_up_goes_with_the_message_it_became(db: AsyncSession
     await db.mail.release_chat_lease(claim)
     born = types.NewConversation(source="loopback")
     await db.append_message("talk", role="user", content="my password", uid=worker.uid_of(arrival), create=born)
-    async with stage.open_gateway(db, ScriptedModel()):
-        (found,) = await stage.settled(db, "1")
+    async with gateways.open_gateway(db, ScriptedModel()):
+        (found,) = await gateways.settled(db, "1")
     assert (found.outcome, found.conversation_id, found.seq) == ("gave_up", "talk", 1)
     await db.redact("talk", 1)
     gone = await db.mail.inbound(arrival.id)
@@ -218,7 +217,7 @@ async def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
         await db.create_session("talk", source="loopback", owner="loopback:local")
         await db.bind_route(ROUTE, "talk", version=0)
         await db.mail.add_inbound(new("1", "/title Hey", at=db.db._clock() - 60))
-        async with stage.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
+        async with gateways.open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
             (sent,) = await chat.replies(1)
         assert (db.when, sent.text) == ("", "Title: Hey")
 
@@ -226,40 +225,40 @@ async def test_a_command_is_not_lost_because_of_a_store_that_was_busy_before_it(
 async def test_stop_is_not_lost_because_of_a_store_that_is_busy_for_a_moment() -> None:
     async with Unwell(SessionDB(":memory:"), "renew") as db, asyncio.timeout(60):
         stuck = Stuck()
-        async with stage.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
+        async with gateways.open_gateway(db, ScriptedModel([calls("wait")]), tools=[tool("wait", stuck)]) as (_, chat):
             await chat.say("Wait", key="1")
             await stuck.reached.wait()
             await chat.say("/stop", key="2")
-            (one,) = await stage.settled(db, "1")
+            (one,) = await gateways.settled(db, "1")
         assert (db.when, one.outcome) == ("", "interrupted")
 
 
 async def test_who_was_overtaken_after_a_command_was_begun_does_not_carry_it_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
 
-    async with stage.store(clock=clock) as db:
+    async with gateways.store(clock=clock) as db:
 
         def overtaken(point: str) -> None:
             if point == "gateway.begun":
                 clock.advance(31)
                 db.db.mail.acquire_chat_lease(f"route:{ROUTE}", holder="another")
 
-        async with stage.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
+        async with gateways.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
             await chat.say("Hi", key="1")
-            await stage.settled(db, "1")
-            await stage.quiet(opened, db)
+            await gateways.settled(db, "1")
+            await gateways.quiet(opened, db)
             before = await db.route(ROUTE)
             monkeypatch.setattr(fault_points, "hook", overtaken)
             await chat.say("/new", key="2")
-            await stage.until(lambda: _left_alone(db, opened))
+            await polling.until_async(lambda: _left_alone(db, opened))
             monkeypatch.undo()
             assert await db.route(ROUTE) == before
-            assert commands.NEW not in stage.texts(chat.sent)
+            assert commands.NEW not in gateways.texts(chat.sent)
 
 
-async def _left_alone(db: AsyncSessionDB, opened: stage.gateway.Gateway) -> bool:
+async def _left_alone(db: AsyncSessionDB, opened: gateways.gateway.Gateway) -> bool:
     found = await db.mail.inbound_by_key("loopback", "2")
     return found is not None and found.attempts == 1 and not opened.router.active
 
@@ -281,10 +280,10 @@ def test_who_was_denied_while_a_message_waited_is_not_answered() -> None:
                 at=db.db._clock() - 60,
             )
             await db.mail.add_inbound(late)
-        async with stage.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=denied) as (_, chat):
-            mallory, ann = await stage.settled(db, "mallory", "ann")
+        async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=denied) as (_, chat):
+            mallory, ann = await gateways.settled(db, "mallory", "ann")
             await chat.replies(1)
             assert (mallory.outcome, ann.outcome) == ("refused", "answered")
             assert [each.address for each in chat.sent] == [{"chat": "ann"}]
 
-    stage.run(story)
+    gateways.run(story)

@@ -13,7 +13,7 @@ import pytest
 from holdfast import errors, types
 from holdfast.model import base, reply_builder, retry
 from holdfast.model.anthropic import adapter
-from tests.model import server
+from tests.support import replay_server
 
 KEY = "a-secret-of-mine"
 ASK = base.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
@@ -22,7 +22,7 @@ BEGUN = {"type": "message_start", "message": {"id": "msg_1", "usage": {"input_to
 HELLO = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}
 ENDED = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}
 STOP = {"type": "message_stop"}
-WHOLE = server.Answer([server.events(BEGUN, HELLO, ENDED, STOP)])
+WHOLE = replay_server.Answer([replay_server.events(BEGUN, HELLO, ENDED, STOP)])
 
 
 async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
@@ -37,10 +37,10 @@ async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Re
 
 
 def asked(
-    *answers: server.Answer, path: str = "", **more: Any
-) -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
-    async def run() -> tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]:
-        async with server.Server(*answers) as one:
+    *answers: replay_server.Answer, path: str = "", **more: Any
+) -> tuple[base.Reply, errors.ModelError | None, Sequence[replay_server.Asked]]:
+    async def run() -> tuple[base.Reply, errors.ModelError | None, Sequence[replay_server.Asked]]:
+        async with replay_server.Server(*answers) as one:
             model = adapter.AnthropicModel("claude", base_url=one.url + path, window=1000, **{"key": KEY, **more})
             reply, error = await heard(
                 retry.RetryingModel(model, sleep=asyncio.sleep, backoff=retry.Backoff(first_delay=0))
@@ -81,35 +81,38 @@ def test_the_reply_has_its_usage_and_what_it_cost() -> None:
 
 
 def test_a_cut_stream_keeps_its_text_and_is_not_asked_for_again() -> None:
-    reply, error, requests = asked(server.Answer([server.events(BEGUN, HELLO)], cut=True), WHOLE)
+    reply, error, requests = asked(replay_server.Answer([replay_server.events(BEGUN, HELLO)], cut=True), WHOLE)
     assert (reply.text, reply.finish, type(error)) == ("Hello", "cut", errors.ModelCut)
     assert len(requests) == 1
 
 
 def test_a_stream_cut_before_anything_was_said_is_asked_for_again() -> None:
-    for broken in (server.Answer([server.events(BEGUN)], cut=True), server.Answer([server.events(BEGUN)])):
+    for broken in (
+        replay_server.Answer([replay_server.events(BEGUN)], cut=True),
+        replay_server.Answer([replay_server.events(BEGUN)]),
+    ):
         reply, error, requests = asked(broken, WHOLE)
         assert (reply.text, error, len(requests)) == ("Hello", None, 2)
 
 
 def test_overload_told_in_the_stream_is_asked_again() -> None:
     overload = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
-    reply, error, requests = asked(server.Answer([server.events(BEGUN, overload)]), WHOLE)
+    reply, error, requests = asked(replay_server.Answer([replay_server.events(BEGUN, overload)]), WHOLE)
     assert (reply.text, error, len(requests)) == ("Hello", None, 2)
 
 
 @pytest.mark.parametrize("cut", [True, False])
 def test_a_reply_that_said_why_it_ended_is_complete(cut: bool) -> None:
-    reply, error, _ = asked(server.Answer([server.events(BEGUN, HELLO, ENDED)], cut=cut))
+    reply, error, _ = asked(replay_server.Answer([replay_server.events(BEGUN, HELLO, ENDED)], cut=cut))
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
 def test_nothing_is_waited_for_after_the_last_event() -> None:
-    reply, error, _ = asked(server.Answer([server.events(BEGUN, HELLO, ENDED, STOP)], hang=True))
+    reply, error, _ = asked(replay_server.Answer([replay_server.events(BEGUN, HELLO, ENDED, STOP)], hang=True))
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
-class Counted(server.Server):
+class Counted(replay_server.Server):
     """A server that knows how many connections were made."""
 
     connections = 0
@@ -132,7 +135,7 @@ def test_one_connection_serves_one_call_after_another() -> None:
 
 
 async def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
-    async with server.Server(server.Answer([server.events(BEGUN, HELLO)], hang=True)) as one:
+    async with replay_server.Server(replay_server.Answer([replay_server.events(BEGUN, HELLO)], hang=True)) as one:
         model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
         async with aclosing(model.stream(ASK)) as deltas:
             async for delta in deltas:
@@ -161,7 +164,7 @@ def test_each_refusal_has_its_type_and_shows_no_key(
     status: int, kind: str, words: str, expected: type[errors.ModelError]
 ) -> None:
     body = {"type": "error", "error": {"type": kind, "message": f"{words} {KEY}"}}
-    _, error, _ = asked(server.refusal(status, body))
+    _, error, _ = asked(replay_server.refusal(status, body))
     assert type(error) is expected
     assert error.status == status
     assert error.model == "anthropic/claude"
@@ -171,14 +174,14 @@ def test_each_refusal_has_its_type_and_shows_no_key(
 
 def test_no_error_told_in_the_stream_shows_the_key() -> None:
     refusal = {"type": "error", "error": {"type": "authentication_error", "message": f"invalid key {KEY}"}}
-    _, error, _ = asked(server.Answer([server.events(BEGUN, refusal)]))
+    _, error, _ = asked(replay_server.Answer([replay_server.events(BEGUN, refusal)]))
     assert type(error) is errors.KeyRefused
     assert KEY not in str(error)
     assert "invalid key" in str(error)
 
 
 async def test_one_model_serves_calls_at_once() -> None:
-    async with server.Server(WHOLE) as one:
+    async with replay_server.Server(WHOLE) as one:
         model = adapter.AnthropicModel("claude", base_url=one.url, window=1000, key=KEY)
         replies = await asyncio.gather(*(heard(model) for _ in range(8)))
         assert [(reply.text, error) for reply, error in replies] == [("Hello", None)] * 8

@@ -21,8 +21,8 @@ from anthropic.types import message_create_params
 from holdfast import content_parts, errors, types
 from holdfast.model import base, reply_builder
 from holdfast.model.anthropic import adapter
-from tests.model import server
 from tests.model.test_anthropic_request import TOOL, any_message, asks, built, call, message, result, thought
+from tests.support import replay_server
 
 KEY = "sk-ant-a-key-of-mine"
 
@@ -104,8 +104,11 @@ CALLS: dict[str, tuple[base.Request, dict[str, Any]]] = {
 def test_for_the_same_call_the_sdk_sends_the_same_request(name: str) -> None:
     request, words = CALLS[name]
 
-    async def run() -> Sequence[server.Asked]:
-        async with server.Server(server.Answer([STREAMS["text"]])) as one, asking(one.url) as (model, client):
+    async def run() -> Sequence[replay_server.Asked]:
+        async with (
+            replay_server.Server(replay_server.Answer([STREAMS["text"]])) as one,
+            asking(one.url) as (model, client),
+        ):
             await ours(model, request)
             stream = await client.messages.create(
                 **{"model": "claude", "max_tokens": adapter.MAX_OUTPUT, **words}, stream=True
@@ -305,12 +308,12 @@ async def theirs(client: sdk.AsyncAnthropic) -> HeardBySDK:
     return snapshot, None
 
 
-def both(*answers: server.Answer) -> list[tuple[Heard, HeardBySDK]]:
+def both(*answers: replay_server.Answer) -> list[tuple[Heard, HeardBySDK]]:
     """What we hear and what the SDK hears, for each answer."""
 
     async def run() -> list[tuple[Heard, HeardBySDK]]:
         twice = [answer for answer in answers for _ in range(2)]
-        async with server.Server(*twice) as one, asking(one.url) as (model, client):
+        async with replay_server.Server(*twice) as one, asking(one.url) as (model, client):
             return [(await ours(model), await theirs(client)) for _ in answers]
 
     return asyncio.run(run())
@@ -372,14 +375,14 @@ def assert_same(mine: Heard, sdks: Any) -> None:
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_the_same_stream_is_the_same_reply(name: str) -> None:
-    ((mine, sdks),) = both(server.Answer([STREAMS[name]]))
+    ((mine, sdks),) = both(replay_server.Answer([STREAMS[name]]))
     assert_same(mine, sdks)
 
 
 @pytest.mark.parametrize("name", ["text", "lines end with CRLF", "interleaved calls", "overload in the middle"])
 def test_the_same_stream_byte_by_byte_is_the_same_reply(name: str) -> None:
     data = STREAMS[name]
-    ((mine, sdks),) = both(server.Answer([data[at : at + 1] for at in range(len(data))]))
+    ((mine, sdks),) = both(replay_server.Answer([data[at : at + 1] for at in range(len(data))]))
     assert_same(mine, sdks)
 
 
@@ -388,9 +391,9 @@ async def test_a_stream_may_be_split_anywhere(end: str) -> None:
     short = {"type": "message_start", "message": {"content": [], "usage": {"input_tokens": 1, "output_tokens": 1}}}
     call = start(1, "tool_use", id="a", name="é", input={})
     data = sse(short, start(0, "text", text="ü你🎈"), call, *ended("tool_use"), end=end)
-    splits = [server.Answer([data[:at], data[at:]]) for at in range(1, len(data))]
-    whole = server.Answer([data])
-    async with server.Server(whole, whole, *splits) as one, asking(one.url) as (model, client):
+    splits = [replay_server.Answer([data[:at], data[at:]]) for at in range(1, len(data))]
+    whole = replay_server.Answer([data])
+    async with replay_server.Server(whole, whole, *splits) as one, asking(one.url) as (model, client):
         expected = await ours(model)
         assert_same(expected, await theirs(client))
         for _ in splits:
@@ -403,7 +406,7 @@ def test_a_stream_cut_anywhere_keeps_what_the_sdk_has_read(name: str, abrupt: bo
     data = STREAMS[name].partition(b"event: message_delta")[0]
     whole = [at + 2 for at in range(len(data)) if data[at : at + 2] == b"\n\n"]
     cuts = [*whole, whole[-1] - 5, whole[-2] + 9]
-    for (reply, error), (snapshot, _) in both(*(server.Answer([data[:at]], cut=abrupt) for at in cuts)):
+    for (reply, error), (snapshot, _) in both(*(replay_server.Answer([data[:at]], cut=abrupt) for at in cuts)):
         assert type(error) is errors.ModelCut
         heard = told_by_sdk(snapshot) if snapshot else []
         assert [one for one in told(reply) if one[0] == "text"] == [one for one in heard if one[0] == "text" and one[1]]

@@ -16,18 +16,20 @@ from typing import Any
 import pytest
 
 from holdfast.model import local_servers, providers
-from tests.model import server
+from tests.support import replay_server
 
 
 def listed(*models: dict[str, Any]) -> dict[str, Any]:
     return {"object": "list", "data": [{"object": "model", "created": 1, **model} for model in models]}
 
 
-def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -> local_servers.RunningServer | None:
+def found(
+    *answers: replay_server.Answer, kind: str = "ollama", timeout: float = 5.0
+) -> local_servers.RunningServer | None:
     """What is found where a server of a kind should be."""
 
     async def run() -> local_servers.RunningServer | None:
-        async with server.Server(*answers) as one:
+        async with replay_server.Server(*answers) as one:
             servers = await local_servers.find(timeout, kinds=[providers.LocalServer(kind, one.port, "")])
             assert all(each.base_url == f"{one.url}/v1" for each in servers)
             assert {request.method for request in one.asked} <= {"GET"}
@@ -36,13 +38,13 @@ def found(*answers: server.Answer, kind: str = "ollama", timeout: float = 5.0) -
     return asyncio.run(run())
 
 
-def json_answer(body: Any, status: int = 200) -> server.Answer:
-    return server.refusal(status, body)
+def json_answer(body: Any, status: int = 200) -> replay_server.Answer:
+    return replay_server.refusal(status, body)
 
 
 NOTHING = json_answer({}, 404)
 
-SERVERS: list[tuple[str, str, list[server.Answer], str, tuple[str, ...], int | None]] = [
+SERVERS: list[tuple[str, str, list[replay_server.Answer], str, tuple[str, ...], int | None]] = [
     (
         "ollama",
         "ollama",
@@ -111,15 +113,15 @@ SERVERS: list[tuple[str, str, list[server.Answer], str, tuple[str, ...], int | N
     ("asked", "answers", "kind", "models", "window"), [case[1:] for case in SERVERS], ids=[case[0] for case in SERVERS]
 )
 def test_running_server_is_found(
-    asked: str, answers: list[server.Answer], kind: str, models: tuple[str, ...], window: int | None
+    asked: str, answers: list[replay_server.Answer], kind: str, models: tuple[str, ...], window: int | None
 ) -> None:
     one = found(*answers, kind=asked)
     assert one is not None
     assert (one.kind, one.models, one.window) == (kind, models, window)
 
 
-STRANGERS: list[tuple[str, server.Answer]] = [
-    ("a web page", server.Answer([b"<html>hello</html>"], headers={"content-type": "text/html"})),
+STRANGERS: list[tuple[str, replay_server.Answer]] = [
+    ("a web page", replay_server.Answer([b"<html>hello</html>"], headers={"content-type": "text/html"})),
     ("no such page", NOTHING),
     ("a locked door", json_answer(listed({"id": "a"}), 401)),
     ("an error", json_answer(listed({"id": "a"}), 500)),
@@ -128,14 +130,14 @@ STRANGERS: list[tuple[str, server.Answer]] = [
     ("a list of names", json_answer({"object": "list", "data": ["a"]})),
     ("models without ids", json_answer({"object": "list", "data": [{"object": "model"}]})),
     ("no list", json_answer([1, 2, 3])),
-    ("no JSON", server.Answer([b"{oops"], headers={"content-type": "application/json"})),
-    ("an empty answer", server.Answer([])),
-    ("half an answer", server.Answer([b'{"object":"list"'], cut=True)),
+    ("no JSON", replay_server.Answer([b"{oops"], headers={"content-type": "application/json"})),
+    ("an empty answer", replay_server.Answer([])),
+    ("half an answer", replay_server.Answer([b'{"object":"list"'], cut=True)),
 ]
 
 
 @pytest.mark.parametrize("answer", [case[1] for case in STRANGERS], ids=[case[0] for case in STRANGERS])
-def test_other_service_is_not_taken_for_one(answer: server.Answer) -> None:
+def test_other_service_is_not_taken_for_one(answer: replay_server.Answer) -> None:
     assert found(answer) is None
 
 
@@ -191,11 +193,11 @@ def test_answer_ends_with_its_length_or_its_connection() -> None:
 
 
 def test_server_that_says_nothing_is_not_waited_for() -> None:
-    assert found(server.Answer(hang=True), timeout=0.05) is None
+    assert found(replay_server.Answer(hang=True), timeout=0.05) is None
 
 
 def test_server_that_keeps_its_window_to_itself_is_found_without() -> None:
-    one = found(json_answer(listed({"id": "a", "owned_by": "llamacpp"})), server.Answer(cut=True))
+    one = found(json_answer(listed({"id": "a", "owned_by": "llamacpp"})), replay_server.Answer(cut=True))
     assert one is not None
     assert one.window is None
 

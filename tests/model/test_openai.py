@@ -12,7 +12,7 @@ import pytest
 from holdfast import errors, types
 from holdfast.model import base, reply_builder, retry
 from holdfast.model.openai import adapter
-from tests.model import server
+from tests.support import replay_server
 
 KEY = "sk-a-key-of-mine"
 ASK = base.Request(messages=[types.Message(1, "u", "s", "user", 0.0, '{"content":"hi"}')])
@@ -23,9 +23,9 @@ def chunk(finish: str | None = None, /, **delta: Any) -> dict[str, Any]:
 
 
 USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}
-HELLO = server.events(chunk(content="Hello"))
-WHOLE = server.Answer([server.events(chunk(content="Hello"), chunk("stop"), USAGE, "[DONE]")])
-Heard = tuple[base.Reply, errors.ModelError | None, Sequence[server.Asked]]
+HELLO = replay_server.events(chunk(content="Hello"))
+WHOLE = replay_server.Answer([replay_server.events(chunk(content="Hello"), chunk("stop"), USAGE, "[DONE]")])
+Heard = tuple[base.Reply, errors.ModelError | None, Sequence[replay_server.Asked]]
 
 
 async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Reply, errors.ModelError | None]:
@@ -40,10 +40,10 @@ async def heard(model: base.Model, request: base.Request = ASK) -> tuple[base.Re
 
 
 def asked(
-    *answers: server.Answer, path: str = "/v1", request: base.Request = ASK, times: int = 1, **more: Any
+    *answers: replay_server.Answer, path: str = "/v1", request: base.Request = ASK, times: int = 1, **more: Any
 ) -> Heard:
     async def run() -> Heard:
-        async with server.Server(*answers) as one:
+        async with replay_server.Server(*answers) as one:
             model = adapter.OpenAIModel("m", base_url=one.url + path, window=1000, **{"key": KEY, **more})
             for _ in range(times):
                 reply, error = await heard(model, request)
@@ -78,8 +78,8 @@ def test_key_is_sent_where_there_is_one_and_headers_can_be_added() -> None:
     assert "authorization" not in request.headers
 
 
-def refuses(field: str) -> server.Answer:
-    return server.refusal(400, {"error": {"message": f"Unknown field: {field}"}})
+def refuses(field: str) -> replay_server.Answer:
+    return replay_server.refusal(400, {"error": {"message": f"Unknown field: {field}"}})
 
 
 def test_server_without_stream_options_is_asked_without_them_for_good() -> None:
@@ -101,31 +101,38 @@ def test_server_that_refuses_all_the_same_is_asked_no_more() -> None:
     assert len(requests) == 2
 
 
-CUTS: list[tuple[str, server.Answer, type[errors.ModelError], str]] = [
-    ("cut", server.Answer([HELLO], cut=True), errors.ModelCut, "Hello"),
-    ("ended without a reason", server.Answer([HELLO]), errors.ModelCut, "Hello"),
-    ("cut before anything", server.Answer([b": hi\n\n"], cut=True), errors.ModelUnreachable, ""),
-    ("an error in the midst", server.Answer([HELLO, server.events({"error": "no"})]), errors.ModelCut, "Hello"),
-    ("no JSON", server.Answer([HELLO, b"data: {oops\n\n"]), errors.ModelCut, "Hello"),
-    ("no JSON at all", server.Answer([b"data: {oops\n\n"]), errors.ModelServerError, ""),
-    ("an empty stream", server.Answer([]), errors.ModelServerError, ""),
+CUTS: list[tuple[str, replay_server.Answer, type[errors.ModelError], str]] = [
+    ("cut", replay_server.Answer([HELLO], cut=True), errors.ModelCut, "Hello"),
+    ("ended without a reason", replay_server.Answer([HELLO]), errors.ModelCut, "Hello"),
+    ("cut before anything", replay_server.Answer([b": hi\n\n"], cut=True), errors.ModelUnreachable, ""),
+    (
+        "an error in the midst",
+        replay_server.Answer([HELLO, replay_server.events({"error": "no"})]),
+        errors.ModelCut,
+        "Hello",
+    ),
+    ("no JSON", replay_server.Answer([HELLO, b"data: {oops\n\n"]), errors.ModelCut, "Hello"),
+    ("no JSON at all", replay_server.Answer([b"data: {oops\n\n"]), errors.ModelServerError, ""),
+    ("an empty stream", replay_server.Answer([]), errors.ModelServerError, ""),
 ]
 
 
 @pytest.mark.parametrize(("answer", "kind", "said"), [case[1:] for case in CUTS], ids=[case[0] for case in CUTS])
-def test_broken_reply_keeps_what_was_said(answer: server.Answer, kind: type[errors.ModelError], said: str) -> None:
+def test_broken_reply_keeps_what_was_said(
+    answer: replay_server.Answer, kind: type[errors.ModelError], said: str
+) -> None:
     reply, error, _ = asked(answer)
     assert type(error) is kind
     assert (reply.text, reply.finish) == (said, "cut")
 
 
 def test_server_that_hangs_up_after_its_reason_has_answered() -> None:
-    reply, error, _ = asked(server.Answer([HELLO, server.events(chunk("stop"))], cut=True))
+    reply, error, _ = asked(replay_server.Answer([HELLO, replay_server.events(chunk("stop"))], cut=True))
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
 def test_mark_of_the_end_ends_it_though_the_server_keeps_the_line() -> None:
-    reply, error, _ = asked(server.Answer(WHOLE.chunks, hang=True))
+    reply, error, _ = asked(replay_server.Answer(WHOLE.chunks, hang=True))
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
@@ -136,9 +143,9 @@ def test_busy_malformed_and_failing_server_is_retried() -> None:
         waits.append(seconds)
 
     async def run() -> base.Reply:
-        busy = server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
-        failed = server.refusal(500, {"error": {"message": "Internal error"}})
-        async with server.Server(busy, server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
+        busy = replay_server.refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
+        failed = replay_server.refusal(500, {"error": {"message": "Internal error"}})
+        async with replay_server.Server(busy, replay_server.Answer([b"data: {oops\n\n"]), failed, WHOLE) as one:
             model = retry.RetryingModel(
                 adapter.OpenAIModel("m", base_url=one.url, window=1), sleep=sleep, random_number=lambda: 0.5
             )
@@ -154,8 +161,8 @@ def test_busy_malformed_and_failing_server_is_retried() -> None:
 def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:
     pieces = [{"index": at, "id": f"c{at}", "function": {"name": "f.g", "arguments": ""}} for at in range(3)]
     more = [{"index": at, "function": {"arguments": f'{{"n":{at}}}'}} for at in (2, 0, 1)]
-    answer = server.Answer(
-        [server.events(chunk(tool_calls=pieces), chunk(tool_calls=more), chunk("tool_calls"), "[DONE]")]
+    answer = replay_server.Answer(
+        [replay_server.events(chunk(tool_calls=pieces), chunk(tool_calls=more), chunk("tool_calls"), "[DONE]")]
     )
     tool = types.ToolSpec("f.g", "", {"type": "object"})
     reply, _, (request,) = asked(answer, request=base.Request(messages=ASK.messages, tools=[tool]))
@@ -164,7 +171,7 @@ def test_parallel_calls_arrive_whole_and_their_results_go_back() -> None:
 
 
 async def test_closing_the_stream_ends_the_call_at_the_provider() -> None:
-    async with server.Server(server.Answer([HELLO], hang=True)) as one:
+    async with replay_server.Server(replay_server.Answer([HELLO], hang=True)) as one:
         model = adapter.OpenAIModel("m", base_url=one.url, window=1)
         async with aclosing(model.stream(ASK)) as deltas:
             assert await anext(deltas) == base.ContentDelta("Hello")

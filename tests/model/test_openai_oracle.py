@@ -15,7 +15,7 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from holdfast import errors, types
 from holdfast.model import base, reply_builder
 from holdfast.model.openai import adapter
-from tests.model import server
+from tests.support import replay_server
 
 KEY = "sk-a-key-of-mine"
 HI = [{"role": "user", "content": "hi"}]
@@ -103,13 +103,13 @@ async def ours(model: adapter.OpenAIModel) -> Outcome:
     return Outcome(reply.text, found, FINISH[reply.finish], counted if any(counted) else None, failed)
 
 
-def both(*answers: server.Answer) -> list[tuple[Outcome, Outcome]]:
+def both(*answers: replay_server.Answer) -> list[tuple[Outcome, Outcome]]:
     """What each side makes of each answer."""
 
     async def run() -> list[tuple[Outcome, Outcome]]:
         twice = [answer for answer in answers for _ in range(2)]
         async with (
-            server.Server(*twice) as one,
+            replay_server.Server(*twice) as one,
             sdk.AsyncOpenAI(api_key=KEY, base_url=one.url, max_retries=0) as client,
         ):
             model = adapter.OpenAIModel("m", base_url=one.url, key=KEY, window=1000)
@@ -137,36 +137,39 @@ CALLED = [
 KEEP_ALIVE = b": keep-alive\n\n"
 
 STREAMS: list[tuple[str, bytes]] = [
-    ("talk", server.events(*TALKED)),
-    ("talk, CRLF", server.events(*TALKED, end="\r\n")),
-    ("parallel calls", server.events(*CALLED)),
-    ("talk and calls", server.events(*TALK, *CALLED)),
-    ("keep-alives", KEEP_ALIVE.join([b"", *(server.events(one) for one in TALKED), b""])),
-    ("keep-alives, all kinds", b":\n\n: PROCESSING\n\n:x\r\n\r\n" + server.events(*TALKED)),
+    ("talk", replay_server.events(*TALKED)),
+    ("talk, CRLF", replay_server.events(*TALKED, end="\r\n")),
+    ("parallel calls", replay_server.events(*CALLED)),
+    ("talk and calls", replay_server.events(*TALK, *CALLED)),
+    ("keep-alives", KEEP_ALIVE.join([b"", *(replay_server.events(one) for one in TALKED), b""])),
+    ("keep-alives, all kinds", b":\n\n: PROCESSING\n\n:x\r\n\r\n" + replay_server.events(*TALKED)),
     (
         "empty deltas",
-        server.events(chunk(), *TALK, chunk(), chunk(content=""), chunk("stop"), chunk(), USAGE, "[DONE]"),
+        replay_server.events(chunk(), *TALK, chunk(), chunk(content=""), chunk("stop"), chunk(), USAGE, "[DONE]"),
     ),
-    ("empty choices", server.events({**chunk(), "choices": []}, *TALKED)),
-    ("no mark of the end", server.events(*TALK, chunk("stop"), USAGE)),
-    ("no usage", server.events(*TALK, chunk("stop"), "[DONE]")),
-    ("usage with the reason", server.events(*TALK, {**chunk("stop"), "usage": USAGE["usage"]}, "[DONE]")),
-    ("no space after the colon", server.events(*TALKED).replace(b"data: ", b"data:")),
-    ("data on two lines", server.events(*TALKED).replace(b', "choices"', b',\ndata: "choices"')),
-    ("escapes", server.events(*(json.dumps(one) if isinstance(one, dict) else one for one in TALKED))),
-    ("line separators in text", server.events(chunk(content="a\u2028b\u0085c\x0bd"), chunk("stop"), "[DONE]")),
-    ("length", server.events(*TALK, chunk("length"), USAGE, "[DONE]")),
-    ("a filter", server.events(*TALK, chunk("content_filter"), "[DONE]")),
-    ("much after the end", server.events(*TALKED, chunk(content="nobody hears this"))),
-    ("names and ids only", server.events(chunk(tool_calls=[piece(0, "a", "f")]), chunk("tool_calls"), "[DONE]")),
-    ("unknown fields", server.events({**chunk(content="a", audio=None), "x": {"y": [1]}}, chunk("stop"), "[DONE]")),
+    ("empty choices", replay_server.events({**chunk(), "choices": []}, *TALKED)),
+    ("no mark of the end", replay_server.events(*TALK, chunk("stop"), USAGE)),
+    ("no usage", replay_server.events(*TALK, chunk("stop"), "[DONE]")),
+    ("usage with the reason", replay_server.events(*TALK, {**chunk("stop"), "usage": USAGE["usage"]}, "[DONE]")),
+    ("no space after the colon", replay_server.events(*TALKED).replace(b"data: ", b"data:")),
+    ("data on two lines", replay_server.events(*TALKED).replace(b', "choices"', b',\ndata: "choices"')),
+    ("escapes", replay_server.events(*(json.dumps(one) if isinstance(one, dict) else one for one in TALKED))),
+    ("line separators in text", replay_server.events(chunk(content="a\u2028b\u0085c\x0bd"), chunk("stop"), "[DONE]")),
+    ("length", replay_server.events(*TALK, chunk("length"), USAGE, "[DONE]")),
+    ("a filter", replay_server.events(*TALK, chunk("content_filter"), "[DONE]")),
+    ("much after the end", replay_server.events(*TALKED, chunk(content="nobody hears this"))),
+    ("names and ids only", replay_server.events(chunk(tool_calls=[piece(0, "a", "f")]), chunk("tool_calls"), "[DONE]")),
+    (
+        "unknown fields",
+        replay_server.events({**chunk(content="a", audio=None), "x": {"y": [1]}}, chunk("stop"), "[DONE]"),
+    ),
 ]
 
 
 @pytest.mark.parametrize("stream", [case[1] for case in STREAMS], ids=[case[0] for case in STREAMS])
 def test_same_stream_is_the_same_reply(stream: bytes) -> None:
-    whole = server.Answer([stream])
-    bytewise = server.Answer([stream[at : at + 1] for at in range(len(stream))])
+    whole = replay_server.Answer([stream])
+    bytewise = replay_server.Answer([stream[at : at + 1] for at in range(len(stream))])
     outcomes = both(whole, bytewise)
     for mine, sdks in outcomes:
         assert mine == sdks
@@ -176,33 +179,41 @@ def test_same_stream_is_the_same_reply(stream: bytes) -> None:
 
 
 def test_same_stream_is_the_same_reply_wherever_it_is_split() -> None:
-    stream = server.events(chunk(content="ü🌊"), chunk("stop"), "[DONE]")
+    stream = replay_server.events(chunk(content="ü🌊"), chunk("stop"), "[DONE]")
     begin = stream.index("ü".encode()) - 12
     places = [*range(1, 12), *range(begin, begin + 40), *range(len(stream) - 20, len(stream))]
-    outcomes = both(*(server.Answer([stream[:at], stream[at:]]) for at in places))
+    outcomes = both(*(replay_server.Answer([stream[:at], stream[at:]]) for at in places))
     assert set(outcomes) == {(Outcome("ü🌊", (), "stop", None, False),) * 2}
 
 
 BROKEN: list[tuple[str, Sequence[bytes], bool]] = [
     (
         "an error in the midst",
-        [server.events(*TALK, {"error": {"message": "Overloaded", "type": "server_error"}})],
+        [replay_server.events(*TALK, {"error": {"message": "Overloaded", "type": "server_error"}})],
         False,
     ),
-    ("an error at once", [server.events({"error": {"message": "no", "code": 500}})], False),
-    ("an event called error", [server.events(*TALK), b'event: error\ndata: {"error": {"message": "no"}}\n\n'], False),
-    ("cut between events", [server.events(*TALK)], True),
-    ("cut within an event", [server.events(*TALK), b'data: {"id": "c", "choi'], True),
-    ("cut within a character", [server.events(*TALK), server.events(chunk(content="ü")).partition(b"\xbc")[0]], True),
-    ("cut within a call", [server.events(*CALLED[:4])], True),
-    ("no JSON in the midst", [server.events(*TALK, "{oops")], False),
+    ("an error at once", [replay_server.events({"error": {"message": "no", "code": 500}})], False),
+    (
+        "an event called error",
+        [replay_server.events(*TALK), b'event: error\ndata: {"error": {"message": "no"}}\n\n'],
+        False,
+    ),
+    ("cut between events", [replay_server.events(*TALK)], True),
+    ("cut within an event", [replay_server.events(*TALK), b'data: {"id": "c", "choi'], True),
+    (
+        "cut within a character",
+        [replay_server.events(*TALK), replay_server.events(chunk(content="ü")).partition(b"\xbc")[0]],
+        True,
+    ),
+    ("cut within a call", [replay_server.events(*CALLED[:4])], True),
+    ("no JSON in the midst", [replay_server.events(*TALK, "{oops")], False),
     ("cut before anything", [b""], True),
 ]
 
 
 @pytest.mark.parametrize(("chunks", "cut"), [case[1:] for case in BROKEN], ids=[case[0] for case in BROKEN])
 def test_same_broken_stream_keeps_the_same_text(chunks: Sequence[bytes], cut: bool) -> None:
-    ((mine, sdks),) = both(server.Answer(chunks, cut=cut))
+    ((mine, sdks),) = both(replay_server.Answer(chunks, cut=cut))
     assert mine.failed
     assert sdks.failed
     assert (mine.text, mine.finish) == (sdks.text, sdks.finish)
@@ -210,7 +221,7 @@ def test_same_broken_stream_keeps_the_same_text(chunks: Sequence[bytes], cut: bo
 
 
 def test_stream_that_just_ends_is_a_cut_here_though_not_there() -> None:
-    ((mine, sdks),) = both(server.Answer([server.events(*TALK)]))
+    ((mine, sdks),) = both(replay_server.Answer([replay_server.events(*TALK)]))
     assert (mine.failed, sdks.failed) == (True, False)
     assert mine.text == sdks.text == "Grüße vom 🌊!"
 
@@ -288,9 +299,9 @@ REQUESTS: list[tuple[str, base.Request, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("request_", "given"), [case[1:] for case in REQUESTS], ids=[case[0] for case in REQUESTS])
 def test_same_call_is_the_same_request(request_: base.Request, given: dict[str, Any]) -> None:
-    async def run() -> list[server.Asked]:
+    async def run() -> list[replay_server.Asked]:
         async with (
-            server.Server(server.Answer([server.events(*TALKED)])) as one,
+            replay_server.Server(replay_server.Answer([replay_server.events(*TALKED)])) as one,
             sdk.AsyncOpenAI(api_key=KEY, base_url=one.url + "/v1", max_retries=0) as client,
         ):
             stream: Any = await client.chat.completions.create(  # type: ignore[call-overload]

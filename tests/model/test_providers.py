@@ -8,11 +8,11 @@ import pytest
 
 from holdfast import errors, model
 from holdfast.model import base, providers, retry
-from tests.model import server
+from tests.support import replay_server
 
 KEYS = {provider.key_env: "the-key" for provider in providers.PROVIDERS.values() if provider.key_env}
-WHOLE = server.Answer(
-    [server.events({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}, "[DONE]")]
+WHOLE = replay_server.Answer(
+    [replay_server.events({"choices": [{"delta": {"content": "Hello"}, "finish_reason": "stop"}]}, "[DONE]")]
 )
 
 
@@ -82,7 +82,7 @@ def test_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPat
 )
 def test_another_address_is_asked_without_a_key_or_with_the_given_one(name: str, by_variable: bool) -> None:
     async def run(key: str | None) -> tuple[str, dict[str, str]]:
-        async with server.Server(WHOLE) as one:
+        async with replay_server.Server(WHOLE) as one:
             address = {"environ": {"OPENAI_BASE_URL": one.url}} if by_variable else {"base_url": one.url, "environ": {}}
             created = model.create(name, key=key, **address)  # type: ignore[arg-type]
             deltas = [delta async for delta in created.stream(base.Request(messages=()))]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import types
 from holdfast.model import tokens
-from tests.model import samples
+from tests.support import token_samples
 
 TOOL = types.ToolSpec(
     "read_file",
@@ -26,19 +26,21 @@ def message(seq: int, role: types.Role, content: types.Content = "", **body: Any
     return types.Message(seq, f"uid{seq}", "s", role, 0.0, written)
 
 
-@pytest.mark.parametrize(("kind", "true", "text"), samples.SAMPLES, ids=[kind for kind, _, _ in samples.SAMPLES])
+@pytest.mark.parametrize(
+    ("kind", "true", "text"), token_samples.SAMPLES, ids=[kind for kind, _, _ in token_samples.SAMPLES]
+)
 def test_estimate_is_within_a_fifth_on_every_kind_of_text(kind: str, true: int, text: str) -> None:
     assert abs(tokens.estimate(text) / true - 1) <= 0.20, kind
 
 
 def test_estimate_is_within_an_eighth_on_average_and_leans_to_neither_side() -> None:
-    errors = [tokens.estimate(text) / true - 1 for _, true, text in samples.SAMPLES]
+    errors = [tokens.estimate(text) / true - 1 for _, true, text in token_samples.SAMPLES]
     assert statistics.mean(map(abs, errors)) <= 0.12
     assert abs(statistics.mean(errors)) <= 0.06
 
 
 def test_counting_characters_would_not_have_done() -> None:
-    worst = max(abs(len(text) / 4 / true - 1) for _, true, text in samples.SAMPLES)
+    worst = max(abs(len(text) / 4 / true - 1) for _, true, text in token_samples.SAMPLES)
     assert worst > 0.6
 
 
@@ -61,7 +63,7 @@ def test_for_any_text_every_character_is_in_some_piece(text: str) -> None:
 
 
 def test_a_huge_text_is_weighed_by_stretches_and_stays_true() -> None:
-    english, logs = (text for kind, _, text in samples.SAMPLES if kind in ("english", "log"))
+    english, logs = (text for kind, _, text in token_samples.SAMPLES if kind in ("english", "log"))
     text = english * 300 + logs * 300
     whole = (tokens.estimate(english) + tokens.estimate(logs)) * 300
     assert len(text) > tokens._MAX_WHOLE

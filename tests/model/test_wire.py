@@ -20,7 +20,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.model import http, provider_errors
-from tests.model import server
+from tests.support import replay_server
 
 ASKED = provider_errors.Advice(model="some/model", key="Set SOME_KEY.", reach="Start it with `serve`.")
 KEY = "hunter22-secret"
@@ -43,17 +43,17 @@ async def heard(url: str, *, headers: dict[str, str] = HEADERS, timeout: float =
     return got
 
 
-def played(answer: server.Answer) -> list[httpx2.ServerSentEvent]:
+def played(answer: replay_server.Answer) -> list[httpx2.ServerSentEvent]:
     async def run() -> list[httpx2.ServerSentEvent]:
-        async with server.Server(answer) as running:
+        async with replay_server.Server(answer) as running:
             return await heard(running.url)
 
     return asyncio.run(run())
 
 
-def failed(answer: server.Answer, timeout: float = 5.0) -> errors.ModelError:
+def failed(answer: replay_server.Answer, timeout: float = 5.0) -> errors.ModelError:
     async def run() -> errors.ModelError:
-        async with server.Server(answer) as running:
+        async with replay_server.Server(answer) as running:
             with pytest.raises(errors.ModelError) as caught:
                 await heard(running.url, timeout=timeout)
             return caught.value
@@ -79,42 +79,45 @@ EVENTS = [
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 1000])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
 def test_events_are_the_same_however_the_bytes_are_split(size: int, end: bytes) -> None:
-    assert played(server.Answer(split(STREAM.replace(b"\n", end), size))) == EVENTS
+    assert played(replay_server.Answer(split(STREAM.replace(b"\n", end), size))) == EVENTS
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "text/event-stream; charset=latin-1", "TEXT/EVENT-STREAM"])
 def test_stream_is_utf8_whatever_it_is_called(kind: str | None) -> None:
-    assert played(server.Answer([STREAM], headers={"content-type": kind} if kind else {})) == EVENTS
+    assert played(replay_server.Answer([STREAM], headers={"content-type": kind} if kind else {})) == EVENTS
 
 
 def test_large_event_arrives_whole() -> None:
     text = "x" * 3_000_000
-    assert played(server.Answer([server.events(text)])) == [httpx2.ServerSentEvent("message", text)]
+    assert played(replay_server.Answer([replay_server.events(text)])) == [httpx2.ServerSentEvent("message", text)]
 
 
 def test_cut_after_an_event_keeps_what_was_heard() -> None:
-    error = failed(server.Answer([server.events("one"), b"data: tw"], cut=True))
+    error = failed(replay_server.Answer([replay_server.events("one"), b"data: tw"], cut=True))
     assert isinstance(error, errors.ModelCut)
     assert error.got == [httpx2.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
 
 
 def test_cut_before_the_first_event_is_as_if_it_was_never_reached() -> None:
-    error = failed(server.Answer([b"data: on"], cut=True))
+    error = failed(replay_server.Answer([b"data: on"], cut=True))
     assert isinstance(error, errors.ModelUnreachable)
     assert error.retryable
 
 
 def test_silence_is_an_error_before_and_after_the_first_event() -> None:
-    before = failed(server.Answer(hang=True), timeout=0.05)
+    before = failed(replay_server.Answer(hang=True), timeout=0.05)
     assert isinstance(before, errors.ModelUnreachable)
     assert "0.05 seconds" in str(before)
     # On a busy machine the first event may arrive too late: then there is more time.
-    after = (failed(server.Answer([server.events("one")], hang=True), timeout=each) for each in (0.2, 2.0, 20.0))
+    after = (
+        failed(replay_server.Answer([replay_server.events("one")], hang=True), timeout=each)
+        for each in (0.2, 2.0, 20.0)
+    )
     assert any(isinstance(error, errors.ModelCut) for error in after)
 
 
 async def test_nobody_there_says_where_and_why_and_how_to_start_it() -> None:
-    async with server.Server(server.Answer()) as running:
+    async with replay_server.Server(replay_server.Answer()) as running:
         url = running.url
     with pytest.raises(errors.ModelUnreachable) as caught:
         await heard(f"{url.replace('://', '://me:hunter22@')}/v1?key=hunter22")
@@ -185,20 +188,20 @@ def test_certificates_of_the_environment_are_trusted(tmp_path: Path, monkeypatch
 
 async def test_server_without_tls_at_a_secure_address_is_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.3)  # It never answers: however long one waits, it is the same.
-    async with server.Server(server.Answer([STREAM])) as running:
+    async with replay_server.Server(replay_server.Answer([STREAM])) as running:
         with pytest.raises(errors.ModelUnreachable):
             await heard(running.url.replace("http:", "https:"))
 
 
 def test_refusal_has_its_status_its_reason_and_its_wait() -> None:
-    error = failed(server.refusal(429, {"error": {"message": f"Slow down, {KEY}"}}, retry_after="3"))
+    error = failed(replay_server.refusal(429, {"error": {"message": f"Slow down, {KEY}"}}, retry_after="3"))
     assert isinstance(error, errors.ModelBusy)
     assert (error.status, error.retry_after) == (429, 3.0)
     assert "Slow down" in str(error)
 
 
 def test_endless_refusal_is_not_read_to_its_end() -> None:
-    error = failed(server.Answer([b"x" * 1_000_000] * 3, 500, {"content-type": "text/plain"}, hang=True))
+    error = failed(replay_server.Answer([b"x" * 1_000_000] * 3, 500, {"content-type": "text/plain"}, hang=True))
     assert isinstance(error, errors.ModelServerError)
 
 
@@ -212,22 +215,22 @@ def test_endless_refusal_is_not_read_to_its_end() -> None:
     ],
 )
 def test_json_instead_of_a_stream_is_an_error(body: object, kind: type[errors.ModelError]) -> None:
-    assert type(failed(server.refusal(200, body))) is kind
+    assert type(failed(replay_server.refusal(200, body))) is kind
 
 
 def test_web_page_instead_of_a_stream_points_at_the_address() -> None:
-    error = failed(server.Answer([b"<html>Log in</html>"], headers={"content-type": "text/html; charset=utf-8"}))
+    error = failed(replay_server.Answer([b"<html>Log in</html>"], headers={"content-type": "text/html; charset=utf-8"}))
     assert isinstance(error, errors.ModelServerError)
     assert "Check the base URL" in str(error)
 
 
 def test_broken_compression_is_malformed() -> None:
     packed = {"content-type": "text/event-stream", "content-encoding": "gzip"}
-    assert isinstance(failed(server.Answer([b"not packed at all"], headers=packed)), errors.ModelServerError)
+    assert isinstance(failed(replay_server.Answer([b"not packed at all"], headers=packed)), errors.ModelServerError)
 
 
 async def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
-    async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
+    async with replay_server.Server(replay_server.Answer([replay_server.events("one")], hang=True)) as running:
         line = http.HttpClient(ASKED, HEADERS)
         async with aclosing(line.post_stream(running.url, b"{}")) as events:
             assert await anext(events) == httpx2.ServerSentEvent("message", "one")
@@ -237,7 +240,7 @@ async def test_closing_the_iterator_ends_the_call_at_the_provider() -> None:
 
 
 async def test_cancelling_the_reader_ends_the_call_at_the_provider() -> None:
-    async with server.Server(server.Answer([server.events("one")], hang=True)) as running:
+    async with replay_server.Server(replay_server.Answer([replay_server.events("one")], hang=True)) as running:
         line, begun = http.HttpClient(ASKED, HEADERS), asyncio.Event()
 
         async def read() -> None:
@@ -261,7 +264,7 @@ async def test_one_wire_serves_many_calls_at_once() -> None:
     async def one(url: str) -> list[str]:
         return [event.data async for event in line.post_stream(url, b"{}")]
 
-    async with server.Server(server.Answer([server.events("one")])) as running:
+    async with replay_server.Server(replay_server.Answer([replay_server.events("one")])) as running:
         assert await asyncio.gather(*(one(running.url) for _ in range(40))) == [["one"]] * 40
         await line.close()
         assert await one(running.url) == ["one"], "it opens anew"
@@ -278,7 +281,7 @@ def test_wire_outlives_the_loop_it_was_first_used_in() -> None:
 def in_two_loops(line: http.HttpClient) -> list[list[str]]:
     """What is heard in two loops, one after the other, of which none closes its connections."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        body = server.events("one")
+        body = replay_server.events("one")
         head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(body)
         kept: list[socket.socket] = []
 
@@ -309,11 +312,11 @@ def test_this_machine_is_reached_without_the_proxy(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, "http://127.0.0.1:9/")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    assert played(server.Answer([STREAM])) == EVENTS
+    assert played(replay_server.Answer([STREAM])) == EVENTS
 
 
 async def test_others_are_reached_through_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with server.Server(server.Answer([STREAM])) as proxy:
+    async with replay_server.Server(replay_server.Answer([STREAM])) as proxy:
         monkeypatch.setenv("http_proxy", proxy.url)
         assert await heard("http://model.invalid/v1") == EVENTS
         assert proxy.asked[0].path == "http://model.invalid/v1"

@@ -18,8 +18,8 @@ from hypothesis import strategies
 
 from holdfast import errors
 from holdfast.rpc import frames, line_transport, peer
-from tests.rpc import stage
-from tests.rpc.stage import request
+from tests.support import polling, rpc_peers
+from tests.support.rpc_peers import request
 
 
 class Ends(NamedTuple):
@@ -67,7 +67,7 @@ def heard(descriptor: int) -> list[Any]:
 
 
 async def talk(ends: Ends, limits: frames.FrameLimits = frames.FrameLimits(drain_seconds=30.0)) -> None:  # noqa: B008
-    other = stage.Other(stage.Memory())
+    other = rpc_peers.Other(rpc_peers.Memory())
     async with line_transport.open_lines(ends.reads, ends.writes, limits.max_bytes) as channel:
         await peer.Peer(channel, other.methods, limits).run()
     os.close(ends.writes)
@@ -171,7 +171,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
             running = asyncio.create_task(
                 peer.Peer(
                     channel,
-                    stage.Other(stage.Memory()).methods,
+                    rpc_peers.Other(rpc_peers.Memory()).methods,
                     frames.FrameLimits(max_running=4, busy_seconds=1_000.0, drain_seconds=30.0),
                 ).run()
             )
@@ -204,7 +204,7 @@ def test_who_does_not_read_is_not_read_from_and_is_answered_when_they_do(kind: A
 def test_when_nobody_can_read_any_more_it_ends(kind: Any) -> None:
     async def tell(ends: Ends) -> None:
         async with line_transport.open_lines(ends.reads, ends.writes) as channel:
-            running = asyncio.create_task(peer.Peer(channel, stage.Other(stage.Memory()).methods).run())
+            running = asyncio.create_task(peer.Peer(channel, rpc_peers.Other(rpc_peers.Memory()).methods).run())
             os.close(ends.hears)
             os.write(ends.asks, said(request(1, "count", [100_000]), *[request(2, "echo", [])] * 100))
             await running
@@ -220,14 +220,14 @@ def test_that_nobody_reads_is_noticed_though_nothing_is_written(kind: Any, monke
     monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
 
     async def tell(ends: Ends) -> None:
-        other, limits = stage.Other(stage.Memory()), frames.FrameLimits(drain_seconds=1_000.0)
+        other, limits = rpc_peers.Other(rpc_peers.Memory()), frames.FrameLimits(drain_seconds=1_000.0)
         async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             running = asyncio.create_task(peer.Peer(channel, other.methods, limits).run())
             os.write(ends.asks, said(request(1, "wait", [])))
             os.close(ends.asks)
-            await stage.until(lambda: other.begun)
+            await polling.until_async(lambda: other.begun)
             os.close(ends.hears)
-            async with asyncio.timeout(stage.PATIENCE):
+            async with asyncio.timeout(rpc_peers.PATIENCE):
                 await running
         assert other.ended == [[]]
 
@@ -241,9 +241,9 @@ def test_a_file_that_takes_nothing_more_ends_it(monkeypatch: pytest.MonkeyPatch)
 
     async def tell(ends: Ends) -> None:
         full = os.open("/dev/full", os.O_WRONLY)
-        async with line_transport.open_lines(ends.reads, full) as channel, asyncio.timeout(stage.PATIENCE):
+        async with line_transport.open_lines(ends.reads, full) as channel, asyncio.timeout(rpc_peers.PATIENCE):
             os.write(ends.asks, said(request(1, "echo", [])))
-            await peer.Peer(channel, stage.Other(stage.Memory()).methods).run()
+            await peer.Peer(channel, rpc_peers.Other(rpc_peers.Memory()).methods).run()
         os.close(full)
 
     with pipes() as ends:
@@ -256,7 +256,7 @@ def test_what_cannot_be_written_does_not_keep_it_from_ending(monkeypatch: pytest
     async def tell(ends: Ends) -> None:
         async with line_transport.open_lines(ends.reads, ends.writes) as channel:
             sending = asyncio.create_task(channel.send(b"x" * 1_000_000))
-            await stage.settled()
+            await rpc_peers.settled()
             assert not sending.done()
         with pytest.raises(errors.Gone):
             await sending

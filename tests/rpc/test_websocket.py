@@ -15,8 +15,8 @@ from websockets.typing import Subprotocol
 
 from holdfast import errors
 from holdfast.rpc import admission, frames, peer, websocket_transport
-from tests.rpc import stage
-from tests.rpc.stage import notification, request
+from tests.support import polling, rpc_peers
+from tests.support.rpc_peers import notification, request
 
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -28,7 +28,7 @@ class Served:
 
     def __init__(self, limits: frames.FrameLimits) -> None:
         self.limits, self.address = limits, ""
-        self.other = stage.Other(stage.Memory())
+        self.other = rpc_peers.Other(rpc_peers.Memory())
         self.peers: list[peer.Peer] = []
 
     async def connected(self, channel: websocket_transport.WebSocketChannel) -> None:
@@ -50,7 +50,7 @@ def run(
 
     async def tell() -> None:
         async with (
-            asyncio.timeout(stage.PATIENCE),
+            asyncio.timeout(rpc_peers.PATIENCE),
             websocket_transport.serve(served.connected, rules, max_bytes=limits.max_bytes) as served.address,
         ):
             await story(served)
@@ -133,7 +133,7 @@ def test_as_many_are_let_in_as_there_is_room_for(monkeypatch: pytest.MonkeyPatch
         async with served.connect() as first:
             await ask(first, request(1, "echo"))
             assert await refusal(served.connect()) == 503
-        await stage.until(served.peers[0].closed.is_set)
+        await polling.until_async(served.peers[0].closed.is_set)
 
         async def again() -> client.ClientConnection:
             while True:
@@ -176,7 +176,7 @@ async def test_when_the_server_ends_its_clients_are_told_and_what_runs_is_cancel
     async with websocket_transport.serve(served.connected, admission.AdmissionRules(TOKEN)) as served.address:
         connection = await served.connect()
         await connection.send(json.dumps(request(1, "wait", [])))
-        await stage.until(lambda: served.other.begun)
+        await polling.until_async(lambda: served.other.begun)
     found.append(await code(connection))
     assert served.other.ended == [[]]
     assert found == [1001]
@@ -190,8 +190,8 @@ def test_a_client_that_is_gone_without_a_word_is_noticed(monkeypatch: pytest.Mon
     async def story(served: Served) -> None:
         connection = await served.connect()
         connection.transport.pause_reading()  # It neither reads nor says anything any more.
-        await stage.until(lambda: served.peers)
-        await stage.until(served.peers[0].closed.is_set)
+        await polling.until_async(lambda: served.peers)
+        await polling.until_async(served.peers[0].closed.is_set)
         connection.transport.abort()
 
     run(story)
@@ -221,19 +221,19 @@ def test_who_does_not_read_is_not_read_from() -> None:
 async def asks_without_end(hostile: client.ClientConnection, served: Served) -> None:
     for number in range(20):
         await hostile.send(json.dumps(request(number, "wait", [number])))
-    await stage.until(lambda: len(served.other.begun) == SMALL.max_running)
+    await polling.until_async(lambda: len(served.other.begun) == SMALL.max_running)
 
 
 async def reads_nothing(hostile: client.ClientConnection, served: Served) -> None:
     hostile.transport.pause_reading()
     await hostile.send(json.dumps(request(1, "count", [199_999])))
-    await stage.settled(500)
+    await rpc_peers.settled(500)
 
 
 async def never_comes_to_an_end(hostile: client.ClientConnection, served: Served) -> None:
     message = Frame(Opcode.TEXT, b'{"jsonrpc"', fin=False).serialize(mask=True)
     hostile.transport.write(message + Frame(Opcode.CONT, b"x" * 1_000, fin=False).serialize(mask=True)[:-1])
-    await stage.settled()
+    await rpc_peers.settled()
 
 
 async def talks_nonsense(hostile: client.ClientConnection, served: Served) -> None:
@@ -242,7 +242,7 @@ async def talks_nonsense(hostile: client.ClientConnection, served: Served) -> No
         await hostile.send((each * 2_000)[: SMALL.max_bytes], text=True)
         assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE_ERROR, frames.INVALID_REQUEST)
     await hostile.send(json.dumps([request(number, "wait", []) for number in range(SMALL.max_running)]))
-    await stage.until(lambda: len(served.other.begun) == SMALL.max_running)
+    await polling.until_async(lambda: len(served.other.begun) == SMALL.max_running)
 
 
 @pytest.mark.parametrize("does", [asks_without_end, reads_nothing, never_comes_to_an_end, talks_nonsense])
@@ -260,7 +260,7 @@ def test_whatever_one_client_does_another_is_answered(
         # It is still at it, and was not served at the cost of being cut off.
         assert not served.peers[0].closed.is_set()
         hostile.transport.abort()
-        await stage.until(served.peers[0].closed.is_set)
+        await polling.until_async(served.peers[0].closed.is_set)
 
     run(story, frames.FrameLimits(max_bytes=SMALL.max_bytes, max_running=SMALL.max_running, busy_seconds=0.0))
 
@@ -273,7 +273,7 @@ def test_who_says_much_at_once_is_heard_in_turn_with_others() -> None:
             hostile.transport.write(packet)
             assert (await ask(other, request(1, "echo", [])))["result"] == []
             assert served.other.begun == []
-            await stage.until(lambda: served.other.begun == [["last"]])
+            await polling.until_async(lambda: served.other.begun == [["last"]])
 
     run(story)
 

@@ -10,7 +10,7 @@ from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals
 from holdfast.runtime import approval_queue
 from holdfast.tools import base
-from tests.agent import stage
+from tests.support import agents
 
 ALLOWED, DENIED = "allowed", "denied"
 
@@ -50,7 +50,7 @@ def run(story: Callable[[approvals.Approvals, Tools], Awaitable[None]]) -> None:
         async with asyncio.timeout(60):
             await story(permissions, Tools(permissions))
 
-    stage.run(told)
+    agents.run(told)
 
 
 def approve(request: events.ApprovalAsked, answer: events.Answered = "once") -> events.Approve:

@@ -10,7 +10,7 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.agent import commands
 from holdfast.agent.commands import registry
 from holdfast.runtime import runtime
-from tests.agent.commands import talk
+from tests.support import slash_commands
 
 
 def flagged(flag: str) -> set[str]:
@@ -34,7 +34,7 @@ def test_commands_that_affect_others_need_an_admin(line: str, needs: bool) -> No
 
 
 async def test_a_command_for_admins_is_refused_to_others(db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         with run.subscribe("talk") as stream:
             await run.send("talk", events.Command("/approve always"), is_admin=False)
             stream.put(None)
@@ -60,7 +60,7 @@ async def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(
         changed = type(found)(**fields | {"run": command, "needs": False})
         monkeypatch.setitem(registry.COMMANDS, name, changed)
 
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         first = asyncio.create_task(run.send("talk", events.Command("/compact")))
         await begun.wait()
         behind = asyncio.create_task(run.send("talk", events.Command("/usage")))
@@ -72,16 +72,16 @@ async def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(
 
 
 async def test_lines_that_are_held_back_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         run.held.extend([events.Submit("same"), events.Submit("same")])
         _, second = run.waiting("talk")
         assert run.drop("talk", second)
         assert not run.drop("talk", second)
-        assert await talk.said(run, "/queue") == "1  same"
+        assert await slash_commands.said(run, "/queue") == "1  same"
 
 
 async def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         await run.submit("talk", events.Submit("hello"))
         agent, left = run.agents.peek("talk"), list[str]()
         assert agent is not None
@@ -103,7 +103,7 @@ async def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation
 
 
 async def test_a_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         await run.submit("talk", events.Submit("hello"))
         agent, left = run.agents.peek("talk"), list[str]()
         assert agent is not None

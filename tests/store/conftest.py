@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import postgres
-from tests.store import hosts
+from tests.support import postgres, two_hosts
 
 
 @pytest.fixture
-def pair() -> Iterator[hosts.Pair]:
-    both = hosts.Pair(postgres.fresh())
+def pair() -> Iterator[two_hosts.Pair]:
+    both = two_hosts.Pair(postgres.fresh())
     yield both
     both.close()

@@ -10,8 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast import SessionDB, errors
-from tests import postgres, tls
-from tests.store import hosts
+from tests.support import postgres, tls, two_hosts
 
 # --- servers that are not there, or do not let us in ------------------------------------------------------------
 
@@ -20,7 +19,7 @@ def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
     port_ = postgres._free_port()
     with pytest.raises(errors.StoreUnreachable, match=f"127.0.0.1, port {port_}") as refusal:
         SessionDB(f"postgresql://me:hunter2@127.0.0.1:{port_}/db")
-    assert "hunter2" not in hosts.told(refusal.value) + repr(vars(refusal.value))
+    assert "hunter2" not in two_hosts.told(refusal.value) + repr(vars(refusal.value))
 
 
 @pytest.mark.parametrize("address", ["postgresql://me:hunter2@[host/db", "postgres://[", "postgresql://h/d?no=1"])
@@ -60,7 +59,7 @@ def test_a_server_that_the_environment_names_is_named(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PGPASSWORD", "hunter2")
     with pytest.raises(errors.StoreUnreachable, match=f"127.0.0.1, port {port_}") as refusal:
         SessionDB("postgresql:///db")
-    assert "hunter2" not in hosts.told(refusal.value)
+    assert "hunter2" not in two_hosts.told(refusal.value)
 
 
 # --- TLS --------------------------------------------------------------------------------------------------------
@@ -104,13 +103,13 @@ def test_a_server_that_is_not_trusted_is_not_talked_to(guarded: Guarded, trusted
     root = guarded.wrong if trusted == "wrong" else guarded.wrong.with_name("nothing.pem")
     with pytest.raises(errors.StoreUnusable, match=r"certificate.*sslrootcert") as refusal:
         SessionDB(guarded.address(sslmode="verify-full", sslrootcert=str(root)))
-    assert postgres.shared().password not in hosts.told(refusal.value)
+    assert postgres.shared().password not in two_hosts.told(refusal.value)
 
 
 def test_a_server_of_another_name_is_not_talked_to(guarded: Guarded) -> None:
     with pytest.raises(errors.StoreUnusable, match=r"does not match host name \"other\.example\"") as refusal:
         SessionDB(guarded.address("other.example", sslmode="verify-full", sslrootcert=str(guarded.right)))
-    assert postgres.shared().password not in hosts.told(refusal.value)
+    assert postgres.shared().password not in two_hosts.told(refusal.value)
 
 
 def test_a_server_without_tls_is_not_talked_to_where_tls_is_asked_for() -> None:

@@ -12,8 +12,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
 from holdfast.store import group_commit
-from tests import postgres
-from tests.contract import steps
+from tests.support import conversations, postgres
 
 NAMES = ("stuck", "one", "two", "three")
 CONTINUED = """
@@ -100,7 +99,7 @@ def test_a_conversation_that_is_held_elsewhere_holds_up_no_other(
         assert seqs == list(range(1 + known, 7 + known))
 
     with tell(address, story) as db:
-        assert steps.contents(db.transcript("stuck"))[known:] == [str(number) for number in range(6)]
+        assert conversations.contents(db.transcript("stuck"))[known:] == [str(number) for number in range(6)]
         assert db.admin.fsck().ok
 
 
@@ -220,7 +219,7 @@ def test_numbers_that_were_given_out_again_lead_to_nobody_elses_conversation(add
         others = [append(adb, "two")] if together else []
         outcome, *_ = await asyncio.gather(append(adb, "one", "a secret"), *others, return_exceptions=True)
         assert isinstance(outcome, errors.NoSuchSession)
-        assert "a secret" not in steps.contents(await adb.transcript("theirs"))
+        assert "a secret" not in conversations.contents(await adb.transcript("theirs"))
 
     tell(address, story).close()
 
@@ -283,7 +282,7 @@ def test_two_hosts_that_write_to_one_conversation_leave_no_gap_and_keep_the_orde
             assert sorted(receipt.seq for receipt in receipts) == list(range(1, 81))
 
     with tell(address, story) as db:
-        said = steps.contents(db.transcript("stuck"))
+        said = conversations.contents(db.transcript("stuck"))
         for who in "ab":
             assert [text for text in said if text[0] == who] == [f"{who} {number}" for number in range(40)]
         assert db.admin.fsck().ok

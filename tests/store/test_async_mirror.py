@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB
-from tests import async_stubs, facets
+from tests import async_stubs
+from tests.support import facets
 
 
 def test_stub_is_up_to_date() -> None:

@@ -12,18 +12,18 @@ import pytest
 
 from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import store_meta
-from tests.contract import steps
+from tests.support import conversations
 
 Open = Callable[..., SessionDB]
 
 
 @pytest.fixture
-def clock() -> steps.Clock:
-    return steps.Clock()
+def clock() -> conversations.Clock:
+    return conversations.Clock()
 
 
 @pytest.fixture
-def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
+def open_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Open]:
     opened: list[SessionDB] = []
 
     def make(name: str = "store.db") -> SessionDB:
@@ -48,13 +48,13 @@ def copy(tmp_path: Path) -> Path:
 
 
 def fill(db: SessionDB) -> types.Blob:
-    steps.begin(db, "talk", *"abcdef", title="plan")
-    steps.compact(db, "talk", 3, "a summary", pinned=[1])
+    conversations.begin(db, "talk", *"abcdef", title="plan")
+    conversations.compact(db, "talk", 3, "a summary", pinned=[1])
     db.hide("talk", 5)
     db.branch("talk", branch_id="branch")
-    steps.begin(db, "ended", "x")
+    conversations.begin(db, "ended", "x")
     db.end_conversation("ended", "done")
-    steps.begin(db, "gone", "y")
+    conversations.begin(db, "gone", "y")
     db.delete_conversation("gone")
     db.bind_route("chat", "talk", version=0)
     blob = db.blobs.put(b"picture")
@@ -65,7 +65,12 @@ def fill(db: SessionDB) -> types.Blob:
 def content(db: SessionDB) -> object:
     """All there is but what a restore changes on purpose: the counters."""
     return [
-        (session, steps.contents(db.context(session.id)), db.transcript(session.id), [r.key for r in db.routes()])
+        (
+            session,
+            conversations.contents(db.context(session.id)),
+            db.transcript(session.id),
+            [r.key for r in db.routes()],
+        )
         for session in db.list_sessions(every=True, limit=1000)
     ]
 
@@ -226,8 +231,8 @@ def test_restore_brings_everything_back(db: SessionDB, copy: Path) -> None:
     blob = fill(db)
     before = content(db)
     db.admin.backup(copy)
-    steps.say(db, "talk", "after the backup")
-    steps.begin(db, "later", "z")
+    conversations.say(db, "talk", "after the backup")
+    conversations.begin(db, "later", "z")
     db.delete_conversation("ended")
     db.redact("talk", 1)
     report = db.admin.restore(copy)
@@ -236,7 +241,7 @@ def test_restore_brings_everything_back(db: SessionDB, copy: Path) -> None:
     assert db.get_session("later") is None
     with db.blobs.open(blob.digest) as file:
         assert file.read() == b"picture"
-    assert steps.say(db, "talk", "and on")[0].seq == 8
+    assert conversations.say(db, "talk", "and on")[0].seq == 8
 
 
 def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
@@ -244,7 +249,7 @@ def test_restored_store_is_no_backup_itself(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db("other.db")
     fill(db)
     db.admin.backup(copy)
-    assert db.admin.backup_made_at(copy) == steps.Clock()()
+    assert db.admin.backup_made_at(copy) == conversations.Clock()()
     other.admin.restore(copy)
     assert other.admin.get_meta(store_meta.BACKUP) is None
     with pytest.raises(errors.InvalidArgument):
@@ -299,7 +304,7 @@ def test_stale_leases_and_snapshots_are_refused(db: SessionDB, copy: Path) -> No
 
 
 def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB, copy: Path) -> None:
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     without = copy.parent / "without.db"
     db.admin.backup(copy)
     seen: set[tuple[int, int]] = set()
@@ -322,8 +327,8 @@ def test_counters_never_come_again_whichever_backup_follows_which(db: SessionDB,
 
 
 def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: SessionDB, copy: Path) -> None:
-    steps.begin(db, "talk", "a")
-    steps.begin(db, "other", "a")
+    conversations.begin(db, "talk", "a")
+    conversations.begin(db, "other", "a")
     for number in range(2):
         db.update_budget("talk", number, {"attempts": number})
     db.admin.backup(copy)
@@ -344,7 +349,7 @@ def test_budget_comes_back_and_nobody_spends_by_a_version_from_before(db: Sessio
 
 def test_two_stores_from_one_backup_count_apart(open_db: Open, copy: Path) -> None:
     db = open_db()
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     db.admin.backup(copy)
     epochs = set()
     for number in range(3):
@@ -357,7 +362,7 @@ def test_two_stores_from_one_backup_count_apart(open_db: Open, copy: Path) -> No
 def test_deleted_ids_that_the_backup_does_not_have_stay_deleted(db: SessionDB, copy: Path) -> None:
     fill(db)
     db.admin.backup(copy)
-    steps.begin(db, "later", "z")
+    conversations.begin(db, "later", "z")
     db.delete_conversation("later")
     db.admin.restore(copy)
     for name in ("later", "gone"):
@@ -369,11 +374,11 @@ def test_other_processes_see_the_restored_content_in_the_files_they_have(open_db
     db, other = open_db(), open_db()
     fill(db)
     db.admin.backup(copy)
-    steps.say(other, "talk", "later")
+    conversations.say(other, "talk", "later")
     inodes = [os.stat(f"{db.driver.path}{suffix}").st_ino for suffix in ("", "-wal")]
     db.admin.restore(copy)
     assert content(other) == content(db)
-    steps.say(other, "talk", "next")
+    conversations.say(other, "talk", "next")
     assert db.transcript("talk")[-1].content == "next"
     assert [os.stat(f"{db.driver.path}{suffix}").st_ino for suffix in ("", "-wal")] == inodes
 
@@ -382,7 +387,7 @@ def test_snapshot_that_is_being_read_stays_whole(open_db: Open, copy: Path) -> N
     db, other = open_db(), open_db()
     fill(db)
     db.admin.backup(copy)
-    steps.begin(db, "later", "z")
+    conversations.begin(db, "later", "z")
 
     def read(tx: object) -> None:
         before = tx.all("fsck_conversations")
@@ -395,10 +400,10 @@ def test_snapshot_that_is_being_read_stays_whole(open_db: Open, copy: Path) -> N
 
 def test_search_follows_the_restored_content(open_db: Open, copy: Path) -> None:
     db, other = open_db(), open_db()
-    steps.begin(db, "talk", "an elephant")
+    conversations.begin(db, "talk", "an elephant")
     db.admin.backup(copy)
     db.delete_conversation("talk")
-    steps.begin(db, "new", "a giraffe")
+    conversations.begin(db, "new", "a giraffe")
     assert db.search("giraffe")
     assert other.search("giraffe")
     db.admin.restore(copy)
@@ -414,7 +419,7 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
     db = open_db()
     fill(db)
     db.admin.backup(copy)
-    steps.say(db, "talk", "after")
+    conversations.say(db, "talk", "after")
     data = copy.read_bytes()
     if how == "a flipped byte":
         at = data.index(b'{"content":"b"}') + 12
@@ -437,7 +442,7 @@ def test_damaged_backup_changes_nothing(open_db: Open, copy: Path, how: str) -> 
         if how not in ("a flipped byte", "a changed row")
         else (db.admin.restore,)
     ):
-        with steps.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.CopyRefused)) as refusal:
+        with conversations.nothing_changes(db), pytest.raises((errors.CopyDamaged, errors.CopyRefused)) as refusal:
             call(copy)
         # It is the backup that is damaged, and the store that must not be suspected.
         assert str(copy) in str(refusal.value)
@@ -492,5 +497,5 @@ def test_backup_of_a_newer_schema_is_refused(open_db: Open, copy: Path) -> None:
     newer = apsw.Connection(str(copy))
     newer.pragma("user_version", 99)
     newer.close()
-    with steps.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
+    with conversations.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
         db.admin.restore(copy)

@@ -15,10 +15,8 @@ from holdfast import SessionDB, errors, fault_points
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
-from tests import postgres
-from tests.contract import steps
 from tests.faults import proxy
-from tests.store import hosts
+from tests.support import conversations, polling, postgres, two_hosts
 
 # --- what is set ------------------------------------------------------------------------------------------------
 
@@ -42,12 +40,12 @@ def test_what_is_acknowledged_is_on_the_disk_though_the_server_would_not_wait_fo
 def test_writers_go_on_beside_each_other_whatever_isolation_the_role_has_by_default(level: str) -> None:
     """A step that waited for another finds what that one wrote; it is not refused because of it."""
     address = with_setting(postgres.fresh(), f"default_transaction_isolation={level}")
-    pair = hosts.Pair(address)
-    steps.begin(pair.one, "talk", "a")
+    pair = two_hosts.Pair(address)
+    conversations.begin(pair.one, "talk", "a")
     for name in ("b", "c"):
         pair.other.append_message("talk", role="user", content=name)
     outcome = pair.meanwhile(
-        hosts.append(pair.one, "talk", "d"), lambda: pair.other.append_message("talk", role="user", content="e").seq
+        two_hosts.append(pair.one, "talk", "d"), lambda: pair.other.append_message("talk", role="user", content="e").seq
     )
     assert outcome == 5
     isolation = "SELECT current_setting('transaction_isolation')"
@@ -85,7 +83,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
 @pytest.fixture
 def db() -> Iterator[SessionDB]:
     with SessionDB(postgres.fresh()) as made:
-        steps.begin(made, "talk", "a")
+        conversations.begin(made, "talk", "a")
         yield made
 
 
@@ -101,7 +99,7 @@ def test_no_call_fails_because_its_connection_was_lost_while_it_waited(db: Sessi
 def test_one_lost_connection_is_taken_for_all_that_wait(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else each of them would be found lost by itself, and waited for longer every time."""
     met = threading.Barrier(4, timeout=10)
-    steps.at_once(*[lambda: db.driver.read(lambda _: met.wait())] * 4)
+    conversations.at_once(*[lambda: db.driver.read(lambda _: met.wait())] * 4)
     assert len(db.driver._idle) == 4
     cut(db)
     queued: list[str] = []
@@ -128,14 +126,14 @@ def test_a_write_that_the_server_ended_for_standing_still_is_done_again(
     else:
         address = with_setting(address, "transaction_timeout=200ms")
     with SessionDB(address) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         attempts: list[Tx] = []
 
         def step(tx: Tx) -> None:
             attempts.append(tx)
             if len(attempts) == 1:
                 tx.one("meta_get", key="done")  # The transaction begins with its first statement.
-                steps.wait_until(end_of(tx))
+                polling.until(end_of(tx))
             tx.run("meta_set", key="done", value=str(len(attempts)))
 
         db.driver.write("test", step)
@@ -189,7 +187,7 @@ def test_a_store_that_takes_no_writes_for_a_while_is_waited_for(role: str, monke
     """As when a name leads to a standby until the primary is back: no connection to it is kept."""
     address = postgres.fresh().replace(f"{postgres.USER}@", f"{role}@")
     with SessionDB(address) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         postgres.admin().execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
         cut(db)
         queued: list[str] = []
@@ -207,12 +205,12 @@ def test_a_store_that_takes_no_writes_for_a_while_is_waited_for(role: str, monke
 def test_a_store_that_takes_no_writes_says_so_and_takes_them_when_it_does_again(role: str) -> None:
     address = postgres.fresh().replace(f"{postgres.USER}@", f"{role}@")
     with SessionDB(address, write_timeout=0.1) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         postgres.admin().execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
         cut(db)
         with pytest.raises(errors.StoreUnusable, match="read-only"):
             db.append_message("talk", role="user", content="b")
-        assert steps.contents(db.transcript("talk")) == ["a"]
+        assert conversations.contents(db.transcript("talk")) == ["a"]
         postgres.admin().execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
         assert db.append_message("talk", role="user", content="b").seq == 2
 
@@ -237,7 +235,7 @@ def test_a_server_that_lets_nobody_in_for_a_while_is_waited_for_by_who_was_in(
 ) -> None:
     address = postgres.fresh()
     with proxy.Proxy() as network, SessionDB(network.through(address)) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         network.refuse(code, words)
         network.reset()
 
@@ -259,7 +257,7 @@ def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit
     """The message is stored, and its notification is sent by another thread."""
     receipts: list[int] = []
     with proxy.Proxy() as network, SessionDB(network.through(postgres.fresh()), write_timeout=60.0) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         monkeypatch.setattr(fault_points, "hook", lambda point: network.hold() if point == "append.committed" else None)
         thread = threading.Thread(
             target=lambda: receipts.append(db.append_message("talk", role="user", content="b").seq)
@@ -305,7 +303,7 @@ def test_only_the_same_backend_of_the_same_server_counts_as_working(blind: bool)
         admin.execute("SELECT pg_advisory_lock(%s)", (key,))
         waiting = threading.Thread(target=tx.execute, args=(f"SELECT pg_advisory_lock({key})",))
         waiting.start()
-        steps.wait_until(lambda: made._is_working(tx.connection))
+        polling.until(lambda: made._is_working(tx.connection))
         for other in ({"pid": admin.info.backend_pid}, {"server_start": "1.0"}, {"start": "1.0"}):
             tx.connection.backend = backend._replace(**other)
             assert not made._is_working(tx.connection), other

@@ -17,23 +17,22 @@ from holdfast.store import store_meta
 from holdfast.store.backup import backup
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.transfer import copy_tables
-from tests import postgres
-from tests.contract import histories, mail, steps
+from tests.support import conversations, mail, postgres, random_histories
 
 PICTURE = b"a picture"
 
 
-def fresh(clock: steps.Clock) -> SessionDB:
+def fresh(clock: conversations.Clock) -> SessionDB:
     return SessionDB(":memory:", clock=clock)
 
 
-def served(clock: steps.Clock) -> SessionDB:
+def served(clock: conversations.Clock) -> SessionDB:
     """A new store in PostgreSQL."""
     address = postgres.with_schema(postgres.dsn(), postgres.empty_schema())
     return SessionDB(address, clock=clock, durability="process-crash")
 
 
-Make = Callable[[steps.Clock], SessionDB]
+Make = Callable[[conversations.Clock], SessionDB]
 WAYS = [(fresh, served), (served, fresh), (served, served)]
 ways = pytest.mark.parametrize(("here", "there"), WAYS, ids=["to postgres", "from postgres", "between servers"])
 
@@ -55,34 +54,34 @@ def rows(db: SessionDB, table: copy_tables.CopyTable) -> list[Any]:
     return [list(table.comparable(row, finished=True)) for row in found]
 
 
-def furnish(db: SessionDB, clock: steps.Clock) -> None:
+def furnish(db: SessionDB, clock: conversations.Clock) -> None:
     """Of everything a store may have something, in every state it may be in."""
     picture = db.blobs.put(PICTURE, "image/png")
     db.blobs.put(b"named by nobody yet")
-    steps.begin(db, "talk", "one", "two", "three", title="Talk")
+    conversations.begin(db, "talk", "one", "two", "three", title="Talk")
     db.set_session_folder("talk", "/work/talk")
     db.set_session_metadata("talk", {"ticket": 4711, "": ["\0", None]})
     content = [{"type": "image", "blob": picture.digest}]
     db.append_message("talk", role="user", content=content, metadata={"rating": 0.5})
-    steps.act(db, "talk")
+    conversations.act(db, "talk")
     db.update_budget("talk", 0, {"cost": 1})
     db.update_budget("talk", 1, {"cost": 2})
     db.bind_route("chat:1", "talk", version=0)
     db.bind_route("chat:2", "talk", version=0)
     db.bind_route("chat:2", None, version=1)
     db.hide("talk", 1, 2)
-    steps.compact(db, "talk", 3, pinned=[1])
+    conversations.compact(db, "talk", 3, pinned=[1])
     db.branch("talk", 2, branch_id="branch", title="Branch")
     clock.advance(1)
-    steps.begin(db, "redacted", "a secret")
+    conversations.begin(db, "redacted", "a secret")
     db.mail.settle_inbox_entry(db.mail.add_inbox_entry("redacted", "third", "a secret").id, "completed", 1)
     call = [{"id": "c", "name": "shell", "arguments": {"command": "make secret"}}]
     db.append_message("redacted", role="assistant", tool_calls=call)
     db.permissions.end_audit(db.permissions.begin_audit("redacted", "c", "shell", "make secret", True, "me"), False)
-    db.processes.record_start(steps.process("of a secret", "redacted", "make secret"))
+    db.processes.record_start(conversations.process("of a secret", "redacted", "make secret"))
     db.redact("redacted", 1)
     db.redact("redacted", 2)
-    steps.begin(db, "gone", "to be deleted")
+    conversations.begin(db, "gone", "to be deleted")
     db.delete_conversation("gone")
     db.memory.delete("o", db.memory.add("o", "forgotten").id)
     db.permissions.revoke(db.permissions.grant("o", "write_file", by="me").id)
@@ -113,11 +112,11 @@ def interrupted(source: SessionDB, target: SessionDB, at: Callable[[str], bool])
 
 
 @settings(max_examples=25)
-@given(histories.HISTORIES)
-def test_any_store_is_the_same_after_it_moved_twice(history: list[histories.Step]) -> None:
-    clock = steps.Clock()
+@given(random_histories.HISTORIES)
+def test_any_store_is_the_same_after_it_moved_twice(history: list[random_histories.Step]) -> None:
+    clock = conversations.Clock()
     with fresh(clock) as first, fresh(clock) as second, fresh(clock) as third:
-        histories.perform(first, history, clock)
+        random_histories.perform(first, history, clock)
         before = told(first)
         once, twice = first.admin.copy_to(second.admin), second.admin.copy_to(third.admin)
         assert told(first) == told(second) == told(third) == before
@@ -131,7 +130,7 @@ def test_any_store_is_the_same_after_it_moved_twice(history: list[histories.Step
 
 @ways
 def test_everything_goes_from_one_database_to_the_other_and_back(here: Make, there: Make) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with here(clock) as source, there(clock) as target, here(clock) as back:
         furnish(source, clock)
         first = source.admin.copy_to(target.admin)
@@ -148,18 +147,18 @@ def test_everything_goes_from_one_database_to_the_other_and_back(here: Make, the
 
 @ways
 @settings(max_examples=4)
-@given(history=histories.HISTORIES)
-def test_any_history_is_copied_between_databases(here: Make, there: Make, history: list[histories.Step]) -> None:
-    clock = steps.Clock()
+@given(history=random_histories.HISTORIES)
+def test_any_history_is_copied_between_databases(here: Make, there: Make, history: list[random_histories.Step]) -> None:
+    clock = conversations.Clock()
     with here(clock) as source, there(clock) as target:
-        histories.perform(source, history, clock)
+        random_histories.perform(source, history, clock)
         source.admin.copy_to(target.admin)
         assert told(target) == told(source)
         assert target.admin.fsck().ok
 
 
 def test_a_backup_of_a_store_on_a_server_is_a_file_that_counts_on_from_there(tmp_path: Path) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as first, served(clock) as source, fresh(clock) as restored:
         furnish(first, clock)
         first.admin.copy_to(source.admin)  # so that its counters have leapt once before
@@ -171,12 +170,12 @@ def test_a_backup_of_a_store_on_a_server_is_a_file_that_counts_on_from_there(tmp
         assert restored.conversation("talk").epoch > last
         assert int(restored.admin.get_meta("generation") or "") > int(source.admin.get_meta("generation") or "")
         source.show("talk")
-        assert steps.seen(restored, "talk") == steps.seen(source, "talk")
+        assert conversations.seen(restored, "talk") == conversations.seen(source, "talk")
         assert restored.admin.fsck().ok
 
 
 def test_a_restore_into_a_server_that_was_killed_goes_on_and_never_over_what_is_there(tmp_path: Path) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, served(clock) as target:
         furnish(source, clock)
         source.admin.backup(tmp_path / "kept.db")
@@ -204,13 +203,13 @@ def _raising_at(wanted: str) -> Callable[[str], None]:
     return hook
 
 
-def live_on(db: SessionDB, clock: steps.Clock) -> None:
+def live_on(db: SessionDB, clock: conversations.Clock) -> None:
     """Of everything a furnished store has, something goes on, changes places or goes."""
     clock.advance(100)
     for inbound in db.mail.inbox_entries("talk"):
         db.mail.settle_inbox_entry(inbound.id, "completed", 2)
     db.processes.record_end("running", "killed", None, "It was killed.")
-    db.processes.record_start(steps.process("later", "talk"))
+    db.processes.record_start(conversations.process("later", "talk"))
     db.permissions.end_audit(db.permissions.begin_audit("talk", "late", "shell", "ls", True, "me"), True)
     call = [{"id": "call", "name": "shell", "arguments": {"command": "make all"}}]
     db.redact("talk", db.append_message("talk", role="assistant", tool_calls=call).seq)
@@ -236,7 +235,7 @@ def live_on(db: SessionDB, clock: steps.Clock) -> None:
 
 @pytest.mark.parametrize("make", [fresh, served])
 def test_rows_that_changed_since_they_were_added_are_copied_as_they_are(make: Make) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, make(clock) as target:
         furnish(source, clock)
         before = told(source)
@@ -249,7 +248,7 @@ def test_rows_that_changed_since_they_were_added_are_copied_as_they_are(make: Ma
 
 
 def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
         furnish(source, clock)
         empty = [table.name for table in copy_tables.COPY_TABLES if not rows(source, table)]
@@ -266,7 +265,7 @@ def test_everything_a_store_has_goes_over(tmp_path: Path) -> None:
 
 
 def test_numbers_that_were_given_out_are_not_given_out_again() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         source.admin.copy_to(target.admin)
@@ -275,7 +274,7 @@ def test_numbers_that_were_given_out_are_not_given_out_again() -> None:
 
 
 def test_nothing_from_before_the_copy_can_match_after_it() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         lease, snapshot = source.acquire_lease("branch", "compact"), source.snapshot("branch")
@@ -292,7 +291,7 @@ def test_nothing_from_before_the_copy_can_match_after_it() -> None:
 
 
 def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     passed: list[str] = []
     with fresh(clock) as source:
         furnish(source, clock)
@@ -315,14 +314,14 @@ def test_a_copy_stopped_at_any_point_goes_on_to_the_same_end() -> None:
 
 
 def test_the_second_run_of_a_finished_copy_only_compares() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         first = source.admin.copy_to(target.admin)
         second = source.admin.copy_to(target.admin)
         assert second.already_there
         assert (second.rows, second.generation) == (0, first.generation)
-        steps.say(target, "talk", "used since")
+        conversations.say(target, "talk", "used since")
         with pytest.raises(errors.CopyUnfinished) as caught:
             source.admin.copy_to(target.admin)
         assert caught.value.finished
@@ -332,7 +331,7 @@ def test_the_second_run_of_a_finished_copy_only_compares() -> None:
 @pytest.mark.parametrize(
     "fill",
     [
-        lambda db: steps.begin(db, "mine", "hello"),
+        lambda db: conversations.begin(db, "mine", "hello"),
         lambda db: db.memory.add("me", "likes tea"),
         lambda db: db.blobs.put(b"x"),
         lambda db: db.bind_route("chat", None, version=0),
@@ -340,9 +339,9 @@ def test_the_second_run_of_a_finished_copy_only_compares() -> None:
     ],
 )
 def test_a_store_that_holds_something_else_is_left_alone(fill: Callable[[SessionDB], object]) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
-        steps.begin(source, "talk", "hello")
+        conversations.begin(source, "talk", "hello")
         fill(target)
         before = told(target)
         with pytest.raises(errors.CopyRefused):
@@ -351,11 +350,11 @@ def test_a_store_that_holds_something_else_is_left_alone(fill: Callable[[Session
 
 
 def test_a_copy_of_another_store_is_not_gone_on_with() -> None:
-    clock, later = steps.Clock(), steps.Clock()
+    clock, later = conversations.Clock(), conversations.Clock()
     later.advance(1)
     with fresh(clock) as source, fresh(later) as other, fresh(clock) as target:
-        steps.begin(source, "talk", "hello")
-        steps.begin(other, "other", "hello")
+        conversations.begin(source, "talk", "hello")
+        conversations.begin(other, "other", "hello")
         assert interrupted(source, target, lambda point: point == "copy.checked")
         with pytest.raises(errors.CopyRefused):
             other.admin.copy_to(target.admin)
@@ -398,31 +397,31 @@ def test_a_store_that_can_only_be_read_is_copied_and_left_as_it_was() -> None:
 def test_writes_made_after_the_copy_began_are_not_in_it(tmp_path: Path, make: Callable[[Path], str]) -> None:
     address = make(tmp_path / "a.db")
     with SessionDB(address) as source, SessionDB(address) as writer, SessionDB(tmp_path / "b.db") as target:
-        steps.begin(source, "talk", "hello")
-        steps.begin(source, "other", "hello")
+        conversations.begin(source, "talk", "hello")
+        conversations.begin(source, "other", "hello")
 
         def write(done: int, total: int) -> None:
-            steps.say(writer, "talk", f"later {done}")
-            steps.say(writer, "other", f"later {done}")
+            conversations.say(writer, "talk", f"later {done}")
+            conversations.say(writer, "other", f"later {done}")
             writer.memory.add("o", f"later {done}")
 
         assert source.admin.copy_to(target.admin, write).messages == 2
-        assert steps.seen(target, "talk") == steps.seen(target, "other") == ["hello"]
+        assert conversations.seen(target, "talk") == conversations.seen(target, "other") == ["hello"]
         assert target.memory.all("o") == []
         assert target.admin.fsck().ok
-        assert len(steps.seen(source, "talk")) == 3
+        assert len(conversations.seen(source, "talk")) == 3
 
 
 @pytest.mark.parametrize("point", ["copy.import_message", "copy.committing"])
 def test_an_interrupted_copy_starts_over_with_the_state_of_then(point: str) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         reached = iter([False, True] if point == "copy.committing" else [True])  # the first commit is the mark
         assert interrupted(source, target, lambda name: name == point and next(reached))
         assert target.admin.is_unfinished_copy()
         assert target.list_sessions() == []
-        steps.say(source, "talk", "later")
+        conversations.say(source, "talk", "later")
         source.delete_conversation("redacted")
         source.admin.copy_to(target.admin)
         assert told(target) == told(source)
@@ -430,11 +429,11 @@ def test_an_interrupted_copy_starts_over_with_the_state_of_then(point: str) -> N
 
 
 def test_an_unverified_copy_is_finished_only_while_its_source_is_the_same() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
         assert interrupted(source, target, lambda point: point == "copy.written")
-        steps.say(source, "branch", "later")
+        conversations.say(source, "branch", "later")
         with pytest.raises(errors.CopyUnfinished, match="Delete it and copy again") as caught:
             source.admin.copy_to(target.admin)
         assert caught.value.differing == ("branch",)
@@ -443,21 +442,21 @@ def test_an_unverified_copy_is_finished_only_while_its_source_is_the_same() -> N
 
 
 def test_data_written_to_an_unfinished_copy_is_kept_and_reported() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
-        steps.begin(source, "talk", "hello")
+        conversations.begin(source, "talk", "hello")
         assert interrupted(source, target, lambda point: point == "copy.checked")
-        steps.begin(target, "mine", "hello")
+        conversations.begin(target, "mine", "hello")
         with pytest.raises(errors.CopyUnfinished) as caught:
             source.admin.copy_to(target.admin)
         assert caught.value.differing == ("mine",)
-        assert steps.seen(target, "mine") == ["hello"]
+        assert conversations.seen(target, "mine") == ["hello"]
 
 
 def test_a_damaged_source_is_not_passed_on() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with fresh(clock) as source, fresh(clock) as target:
-        steps.begin(source, "talk", "hello")
+        conversations.begin(source, "talk", "hello")
         source.driver._writer.execute("DROP TRIGGER message_is_only_redacted")
         source.driver._writer.execute('UPDATE messages SET body = \'{"content":"other"}\'')
         with pytest.raises(errors.StoreCorrupt):
@@ -465,7 +464,7 @@ def test_a_damaged_source_is_not_passed_on() -> None:
 
 
 def test_an_attachment_the_source_has_lost_is_told_of(tmp_path: Path) -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     with SessionDB(tmp_path / "a.db", clock=clock) as source, SessionDB(tmp_path / "b.db", clock=clock) as target:
         digest = source.blobs.put(PICTURE).digest
         source.blobs.files.remove(digest)
@@ -473,7 +472,7 @@ def test_an_attachment_the_source_has_lost_is_told_of(tmp_path: Path) -> None:
 
 
 def test_progress_counts_up_to_all_messages() -> None:
-    clock = steps.Clock()
+    clock = conversations.Clock()
     told_: list[tuple[int, int]] = []
     with fresh(clock) as source, fresh(clock) as target:
         furnish(source, clock)
@@ -485,9 +484,9 @@ def test_progress_counts_up_to_all_messages() -> None:
 def test_every_note_of_a_store_is_either_its_own_or_goes_over() -> None:
     """A new note has to be decided about: is it true of a copy?"""
     assert {key for key in store_meta.RESERVED if store_meta.is_copied(key)} == store_meta.LASTING
-    with fresh(steps.Clock()) as db:
-        steps.begin(db, "talk", "hello")
-        steps.act(db, "talk")
+    with fresh(conversations.Clock()) as db:
+        conversations.begin(db, "talk", "hello")
+        conversations.act(db, "talk")
         db.admin.run_upkeep_once()
         db.memory.delete("o", db.memory.all("o")[0].id)
         assert {key for key, _ in db.driver.read(lambda tx: tx.all("copy_meta"))} <= store_meta.RESERVED

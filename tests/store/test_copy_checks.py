@@ -11,7 +11,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points
 from holdfast.store import store_meta
 from holdfast.store.backup import schedule as backup_schedule
-from tests.contract import steps
+from tests.support import conversations
 
 CHANGES: dict[str, Callable[[SessionDB], object]] = {
     "memories": lambda db: db.memory.add("o", "only here"),
@@ -20,15 +20,15 @@ CHANGES: dict[str, Callable[[SessionDB], object]] = {
     "blobs": lambda db: db.blobs.put(b"only here"),
     "inbox": lambda db: db.mail.add_inbox_entry("talk", "key", "only here"),
     "audit": lambda db: db.permissions.begin_audit("talk", "call", "shell", "ls", True, "me"),
-    "processes": lambda db: db.processes.record_start(steps.process("p", "talk")),
-    "tombstones": lambda db: [steps.begin(db, "gone", "a"), db.delete_conversation("gone")],
+    "processes": lambda db: db.processes.record_start(conversations.process("p", "talk")),
+    "tombstones": lambda db: [conversations.begin(db, "gone", "a"), db.delete_conversation("gone")],
 }
 
 
 @pytest.mark.parametrize("table", CHANGES)
 def test_a_row_that_only_one_side_has_is_found_in_whichever_table_it_is(table: str) -> None:
     with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
-        steps.begin(source, "talk", "hello")
+        conversations.begin(source, "talk", "hello")
         source.admin.copy_to(target.admin)
         CHANGES[table](target)
         with pytest.raises(errors.CopyUnfinished) as caught:
@@ -38,7 +38,7 @@ def test_a_row_that_only_one_side_has_is_found_in_whichever_table_it_is(table: s
 
 def test_a_copy_that_is_not_sound_is_not_called_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(":memory:") as source, SessionDB(":memory:") as target:
-        steps.begin(source, "talk", "hello")
+        conversations.begin(source, "talk", "hello")
 
         def hook(point: str) -> None:
             if point == "copy.written":

@@ -11,9 +11,7 @@ from holdfast.store import log
 from holdfast.store.driver import Row
 from holdfast.store.postgres import fast_append, transaction
 from holdfast.store.postgres.driver import PostgresDriver
-from tests import postgres
-from tests.contract import steps
-from tests.store import hosts
+from tests.support import conversations, postgres, two_hosts
 
 CANDIDATES = fast_append.CANDIDATES
 
@@ -67,7 +65,7 @@ SHARED = ["append.queued", "append.committing", "append.flushing", "append.commi
 @pytest.fixture
 def db() -> SessionDB:
     made = SessionDB(postgres.fresh(), write_timeout=2.0)
-    steps.begin(made, "talk", "a", "b")
+    conversations.begin(made, "talk", "a", "b")
     return made
 
 
@@ -125,14 +123,14 @@ def test_append_under_a_lease_that_was_released_is_refused(db: SessionDB) -> Non
 
 def test_lease_of_another_conversation_is_refused(db: SessionDB) -> None:
     with db:
-        steps.begin(db, "other", "x")
+        conversations.begin(db, "other", "x")
         lease = db.acquire_lease("other", "turn")
         with pytest.raises(errors.LeaseLost):
             db.append_message("talk", role="user", content="c", lease=lease)
 
 
-def test_contended_append_waits_for_the_disk_outside_of_the_lock(pair: hosts.Pair, points: list[str]) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_contended_append_waits_for_the_disk_outside_of_the_lock(pair: two_hosts.Pair, points: list[str]) -> None:
+    conversations.begin(pair.one, "talk", "a")
     for number in range(4):
         for each in (pair.one, pair.other):
             points.clear()
@@ -154,8 +152,8 @@ def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, p
 # --- outcomes that are unknown ---------------------------------------------------------------------------
 
 
-def test_append_whose_flush_fails_is_found_by_the_transaction(pair: hosts.Pair, points: list[str]) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_append_whose_flush_fails_is_found_by_the_transaction(pair: two_hosts.Pair, points: list[str]) -> None:
+    conversations.begin(pair.one, "talk", "a")
     for each in (pair.one, pair.other) * 2:
         each.append_message("talk", role="user", content="x")
     # The append is committed already: StoreBusy, as which a cancelled statement is reported, would deny it.
@@ -166,7 +164,7 @@ def test_append_whose_flush_fails_is_found_by_the_transaction(pair: hosts.Pair, 
     receipt = pair.one.append_message("talk", role="user", content="y")
     assert (receipt.seq, receipt.duplicate) == (6, True)
     assert points[2:5] == ["append.flushing", "append.queued", "append.begun"]
-    assert steps.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
+    assert conversations.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
 
 
 @pytest.fixture
@@ -190,7 +188,7 @@ def test_append_of_a_lost_group_is_found_by_the_retry(db: SessionDB, lost_group:
     with db:
         (receipt,) = db.driver.write("append", lost_group)
         assert (receipt.seq, receipt.duplicate) == (3, True)
-        assert steps.contents(db.transcript("talk")) == ["a", "b", "c"]
+        assert conversations.contents(db.transcript("talk")) == ["a", "b", "c"]
 
 
 def test_append_of_a_lost_group_is_never_reported_as_not_written(db: SessionDB, lost_group: log.AppendRequest) -> None:

@@ -17,10 +17,8 @@ from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.store import group_commit, write_step
 from holdfast.store.driver import Tx
 from holdfast.store.sqlite import wal_sync
-from tests import postgres
-from tests.contract import mail, steps
 from tests.faults import storms
-from tests.store import hosts
+from tests.support import conversations, mail, postgres, two_hosts
 
 Group = group_commit.GroupCommit
 Arrive = write_step.WriteStep[tuple[types.InboundMessage, bool]]
@@ -82,7 +80,7 @@ def tell(db: SessionDB, story: Callable[[Group], Awaitable[None]]) -> list[str]:
 
 
 def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
+    a, b, c, d = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
     assert isinstance(c.run, partial)
     refused = c._replace(run=partial(c.run, values={**c.run.keywords["values"], "sender": ""}))
 
@@ -99,7 +97,7 @@ def test_step_that_the_database_refuses_fails_alone(db: SessionDB, first: First)
     "wrong", [errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration(), asyncio.CancelledError()]
 )
 def test_step_that_goes_wrong_in_its_own_way_fails_alone(db: SessionDB, first: First, wrong: BaseException) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
+    a, b, c, d = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
 
     def goes_wrong(tx: Tx) -> tuple[types.InboundMessage, bool]:
         c.run(tx)
@@ -120,7 +118,7 @@ def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> Non
         raise StopIteration
 
     async def story(group: Group) -> None:
-        a = steps.prepared(db.mail.add_inbound, mail.new("a"))
+        a = conversations.prepared(db.mail.add_inbound, mail.new("a"))
         with pytest.raises(RuntimeError):
             await group.write(a._replace(run=ends))
         await group.write(a)
@@ -129,7 +127,7 @@ def test_group_goes_on_after_an_error_that_no_future_takes(db: SessionDB) -> Non
 
 
 def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First) -> None:
-    a, b, c, d = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
+    a, b, c, d = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcd")
 
     async def story(group: Group) -> None:
         first.next = errors.StoreFull()
@@ -146,7 +144,7 @@ def test_all_who_share_a_commit_that_fails_are_told(db: SessionDB, first: First)
 def test_group_whose_steps_fail_as_the_store_is_unusable_is_not_tried_step_by_step(
     db: SessionDB, first: First, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a, *others = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcde")
+    a, *others = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "abcde")
     attempts = list[str]()
 
     def refuse(point: str) -> None:
@@ -168,15 +166,15 @@ def test_group_whose_steps_fail_as_the_store_is_unusable_is_not_tried_step_by_st
 
 def test_who_is_refused_is_alone_with_that(db: SessionDB, first: First) -> None:
     mine = db.mail.acquire_chat_lease("k", holder="me")
-    a, b = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
+    a, b = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
     held, lost = (
-        steps.prepared(db.mail.acquire_chat_lease, "k", holder="other"),
-        steps.prepared(db.mail.begin_sending, types.ChatLease("k", 7, "me", 30.0), 1),
+        conversations.prepared(db.mail.acquire_chat_lease, "k", holder="other"),
+        conversations.prepared(db.mail.begin_sending, types.ChatLease("k", 7, "me", 30.0), 1),
     )
 
     async def story(group: Group) -> None:
         tasks = await first.given(
-            group, a, held, lost, b, steps.prepared(db.mail.acquire_chat_lease, "free", holder="me")
+            group, a, held, lost, b, conversations.prepared(db.mail.acquire_chat_lease, "free", holder="me")
         )
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -194,15 +192,15 @@ def test_group_is_synced_if_one_of_it_must_be(
 ) -> None:
     with SessionDB(tmp_path / "store.db") as file:
         given = [
-            steps.prepared(file.mail.acquire_chat_lease, "one"),
-            steps.prepared(file.mail.acquire_chat_lease, "two")
+            conversations.prepared(file.mail.acquire_chat_lease, "one"),
+            conversations.prepared(file.mail.acquire_chat_lease, "two")
             if others == "claims"
-            else steps.prepared(file.mail.add_inbound, mail.new()),
+            else conversations.prepared(file.mail.add_inbound, mail.new()),
         ]
         syncs = list[int]()
 
         async def story(group: Group) -> None:
-            tasks = await first.given(group, steps.prepared(file.mail.add_inbound, mail.new("first")), *given)
+            tasks = await first.given(group, conversations.prepared(file.mail.add_inbound, mail.new("first")), *given)
             monkeypatch.setattr(wal_sync, "_sync_data", syncs.append)
             first.let_go()
             await asyncio.gather(*tasks)
@@ -212,7 +210,7 @@ def test_group_is_synced_if_one_of_it_must_be(
 
 
 def test_who_stops_waiting_takes_nothing_back(db: SessionDB, first: First) -> None:
-    a, b = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
+    a, b = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in "ab")
 
     async def story(group: Group) -> None:
         for task in await first.given(group, a, b):
@@ -222,11 +220,11 @@ def test_who_stops_waiting_takes_nothing_back(db: SessionDB, first: First) -> No
     assert tell(db, story) == ["a", "b"]
 
 
-def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(pair: hosts.Pair) -> None:
+def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(pair: two_hosts.Pair) -> None:
     met = threading.Barrier(2, timeout=10)
 
     def bring(db: SessionDB, *keys: str) -> list[tuple[types.InboundMessage, bool]]:
-        first, second = (steps.prepared(db.mail.add_inbound, mail.new(key)) for key in keys)
+        first, second = (conversations.prepared(db.mail.add_inbound, mail.new(key)) for key in keys)
         apart = [True]
 
         def meets(tx: Tx) -> tuple[types.InboundMessage, bool]:
@@ -244,17 +242,19 @@ def test_two_hosts_that_bring_the_same_in_another_order_do_not_wait_in_a_circle(
 
         return asyncio.run(both())
 
-    one, other = steps.at_once(lambda: bring(pair.one, "a", "b"), lambda: bring(pair.other, "b", "a"))
+    one, other = conversations.at_once(lambda: bring(pair.one, "a", "b"), lambda: bring(pair.other, "b", "a"))
     # A circle would be undone by the server, and what was written before it taken for one's own.
     assert sorted(new for _, new in [*one, *other]) == [False, False, True, True]
     assert {arrival.id for arrival, _ in one} == {arrival.id for arrival, _ in other}
 
 
 @pytest.mark.parametrize("says", ["several parts", "one part", "a question"])
-def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_chat(pair: hosts.Pair, says: str) -> None:
+def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_chat(
+    pair: two_hosts.Pair, says: str
+) -> None:
     one, other = mail.came(pair.one, "1", "2")
     parts = [mail.reply("part")] * 3
-    several = steps.prepared(pair.one.mail.settle_inbound, None, one.id, "answered", outgoing=parts)
+    several = conversations.prepared(pair.one.mail.settle_inbound, None, one.id, "answered", outgoing=parts)
     host, own = pair.other, parts[:1] if says == "one part" else parts
 
     def say() -> object:
@@ -267,14 +267,14 @@ def test_parts_of_a_reply_are_in_a_row_whatever_another_host_says_in_the_same_ch
     assert max(each.id for each in first) < min(each.id for each in second)
 
 
-def waiting_of(pair: hosts.Pair, longer_than: str = "0 ms") -> int:
+def waiting_of(pair: two_hosts.Pair, longer_than: str = "0 ms") -> int:
     """How many connections of the other host wait for a lock, for so long by now."""
     blocked = """SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND cardinality(pg_blocking_pids(pid)) > 0
         AND clock_timestamp() - query_start >= %s::interval"""
     return len(postgres.admin().execute(blocked, (pair.name, longer_than)).fetchall())
 
 
-def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pair) -> None:
+def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: two_hosts.Pair) -> None:
     names = [str(number) for number in range(6)]
     for name in names:
         pair.one.mail.acquire_chat_lease(name, holder="me")
@@ -305,7 +305,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: hosts.Pai
 
 
 @contextlib.contextmanager
-def row_of_chat_lease_locked(pair: hosts.Pair, done: threading.Event) -> Iterator[None]:
+def row_of_chat_lease_locked(pair: two_hosts.Pair, done: threading.Event) -> Iterator[None]:
     """The row of the chat lease `locked`, locked by the first host until `done` is set."""
     pair.one.mail.acquire_chat_lease("locked", holder="me")
     is_locked = threading.Event()
@@ -322,7 +322,9 @@ def row_of_chat_lease_locked(pair: hosts.Pair, done: threading.Event) -> Iterato
         holding.result()
 
 
-def test_blocked_step_of_a_group_does_not_delay_the_others(pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocked_step_of_a_group_does_not_delay_the_others(
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(group_commit, "MAX_GROUPS", 1)
     sizes = list[int]()
     commit = Group._commit
@@ -346,11 +348,11 @@ def test_blocked_step_of_a_group_does_not_delay_the_others(pair: hosts.Pair, mon
 
 
 def test_blocked_step_of_a_group_with_a_refused_step_does_not_delay_the_others(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_commit, "MAX_GROUPS", 1)
     done = threading.Event()
-    given = steps.prepared(pair.other.mail.add_inbound, mail.new("refused"))
+    given = conversations.prepared(pair.other.mail.add_inbound, mail.new("refused"))
     assert isinstance(given.run, partial)
     refused = given._replace(run=partial(given.run, values={**given.run.keywords["values"], "sender": ""}))
 
@@ -374,7 +376,7 @@ def test_blocked_step_of_a_group_with_a_refused_step_does_not_delay_the_others(
 def test_step_that_comes_just_when_the_last_one_is_answered_is_not_forgotten(db: SessionDB) -> None:
     async def story(group: Group) -> None:
         for number in range(50):
-            await group.write(steps.prepared(db.mail.add_inbound, mail.new(str(number))))
+            await group.write(conversations.prepared(db.mail.add_inbound, mail.new(str(number))))
 
     assert tell(db, story) == [str(number) for number in range(50)]
 
@@ -385,14 +387,14 @@ def test_who_chooses_wrongly_has_the_claim_they_had_before(
     db: SessionDB, first: First, given: bool, wrong: tuple[int, str, list[int]]
 ) -> None:
     had = db.mail.acquire_chat_lease(mail.CLAIM) if given else None
-    step = steps.prepared(db.mail.begin_next_inbound, mail.ROUTE, lambda *_: wrong, lease=had)
+    step = conversations.prepared(db.mail.begin_next_inbound, mail.ROUTE, lambda *_: wrong, lease=had)
 
     async def story(group: Group) -> None:
         tasks = await first.given(
             group,
-            steps.prepared(db.mail.add_inbound, mail.new("a")),
+            conversations.prepared(db.mail.add_inbound, mail.new("a")),
             step,
-            steps.prepared(db.mail.add_inbound, mail.new("b")),
+            conversations.prepared(db.mail.add_inbound, mail.new("b")),
         )
         first.let_go()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
@@ -404,7 +406,7 @@ def test_who_chooses_wrongly_has_the_claim_they_had_before(
 
 
 def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_way(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (waiting,) = mail.came(pair.one, "1")
     has_it = threading.Event()

@@ -10,8 +10,7 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import log, notifications
 from holdfast.store.postgres import notify
-from tests import postgres
-from tests.contract import steps
+from tests.support import conversations, polling, postgres
 
 MOVED, CAME, FREED = (notifications.Hint(kind, "talk") for kind in ("moved", "came", "freed"))
 END = notifications.Hint("came", "end")
@@ -26,8 +25,8 @@ class Hosts:
         self.one, self.other = SessionDB(address), SessionDB(f"{address}&application_name={self.name}")
         self._heard: queue.Queue[notifications.Hint] = queue.Queue()
         self._looks = 0
-        steps.begin(self.one, "talk", "a")
-        steps.begin(self.one, "end")
+        conversations.begin(self.one, "talk", "a")
+        conversations.begin(self.one, "end")
         assert self.other.driver.listen(self._heard.put)
         assert self.next() == notifications.LOST
         self.heard()  # what was written above
@@ -70,12 +69,12 @@ def _batch(db: SessionDB) -> None:
 @pytest.mark.parametrize(
     ("act", "told"),
     [
-        (lambda db: steps.say(db, "talk", "b"), {MOVED}),
+        (lambda db: conversations.say(db, "talk", "b"), {MOVED}),
         (_batch, {MOVED}),
         (lambda db: db.hide("talk", 1), {MOVED}),
         (lambda db: db.redact("talk", 1), {MOVED}),
         (lambda db: db.end_conversation("talk", "done"), {MOVED}),
-        (lambda db: steps.compact(db, "talk", 1), {MOVED, FREED}),
+        (lambda db: conversations.compact(db, "talk", 1), {MOVED, FREED}),
         (lambda db: db.delete_conversation("talk"), {MOVED}),
         (lambda db: db.mail.add_inbox_entry("talk", "k", "hello"), {CAME}),
         (_released, {FREED}),
@@ -99,7 +98,7 @@ def test_others_are_told_of_what_they_may_wait_for(
 
 
 def test_nobody_is_told_of_what_was_rolled_back_or_of_his_own_writes(hosts: Hosts) -> None:
-    steps.say(hosts.other, "talk", "my own")
+    conversations.say(hosts.other, "talk", "my own")
 
     def step(tx: object) -> None:
         log.AppendRequest("talk", [{"role": "user", "content": "b"}], 1.0)(tx)  # type: ignore[arg-type]
@@ -112,7 +111,7 @@ def test_nobody_is_told_of_what_was_rolled_back_or_of_his_own_writes(hosts: Host
 
 def test_stores_in_one_database_are_strangers(hosts: Hosts) -> None:
     with SessionDB(postgres.fresh()) as stranger:
-        steps.begin(stranger, "talk", "a", "b")
+        conversations.begin(stranger, "talk", "a", "b")
     assert hosts.heard() == set()
 
 
@@ -122,7 +121,7 @@ def test_a_lost_connection_is_made_again_and_those_who_listen_are_told_to_look(h
     assert hosts.next() == notifications.LOST
     (again,) = hosts.listeners()
     assert again != pid
-    steps.say(hosts.one, "talk", "b")
+    conversations.say(hosts.one, "talk", "b")
     assert hosts.heard() == {MOVED}
 
 
@@ -156,7 +155,7 @@ def test_closing_ends_the_thread_and_its_connection(hosts: Hosts) -> None:
     (listener,) = hosts.other.driver._listeners  # type: ignore[attr-defined]
     hosts.other.close()
     assert not listener._thread.is_alive()
-    steps.wait_until(lambda: hosts.listeners() == [])
+    polling.until(lambda: hosts.listeners() == [])
 
 
 def test_a_file_sends_nothing() -> None:

@@ -18,15 +18,14 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.salvage import salvage
 from holdfast.store.sqlite import paths as sqlite_paths
-from tests.cli import inside
-from tests.tools import doing
+from tests.support import cli_in_process, file_tools
 
 needs_proc = pytest.mark.skipif(not os.path.exists("/proc/locks"), reason="needs /proc/locks")
 Call = Callable[[SessionDB, Path], object]
 
 
 def _command(*words: str) -> Call:
-    return lambda _, path: inside.run(path.parent, *(word.format(path=path) for word in words))
+    return lambda _, path: cli_in_process.run(path.parent, *(word.format(path=path) for word in words))
 
 
 def _refused(*kinds: type[BaseException]) -> Callable[[Call], Call]:
@@ -46,7 +45,7 @@ def _copied(db: SessionDB, path: Path) -> None:
 
 
 def _read_by_tools(_: SessionDB, path: Path) -> None:
-    do = doing.Doing(path.parent, off_limits=[path])
+    do = file_tools.Doing(path.parent, off_limits=[path])
     do("read_file", path=path.name)
     do("search_files", text="SQLite")
 

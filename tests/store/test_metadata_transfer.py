@@ -11,8 +11,7 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.types import ToolCall
-from tests import postgres
-from tests.contract import steps
+from tests.support import conversations, postgres
 
 METADATA: dict[str, Any] = {
     "ticket": 4711, "tags": ["a", "ü", "\u2028"], "nested": {"deep": [None, True, 0.5, -(2**63)]}, "": "\0",
@@ -29,13 +28,13 @@ def furnish(db: SessionDB) -> None:
     db.append_message("talk", role="tool", content="found", tool_call_id="c")
     db.append_message("talk", role="user", content="a secret", metadata={"a": "secret"})
     db.redact("talk", 4)
-    steps.compact(db, "talk", 1)
+    conversations.compact(db, "talk", 1)
     db.branch("talk", 2, branch_id="branch")
     db.set_session_metadata("branch", {"ticket": None, "of": "branch"})
     db.create_session("largest", source="test", metadata=LARGEST)
     db.create_session("cleared", source="test", metadata={"a": 1})
     db.set_session_metadata("cleared", {"a": None})
-    steps.begin(db, "plain", "a")
+    conversations.begin(db, "plain", "a")
 
 
 def metadata_of(db: SessionDB) -> dict[str, Any]:

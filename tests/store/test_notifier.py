@@ -11,7 +11,7 @@ import pytest
 from holdfast import errors
 from holdfast.store import notifications
 from holdfast.store.postgres import notify
-from tests.contract import steps
+from tests.support import polling
 
 ONE, TWO = notifications.Hint("moved", "one"), notifications.Hint("moved", "two")
 
@@ -69,7 +69,7 @@ def test_closing_sends_what_is_pending_and_nothing_after(monkeypatch: pytest.Mon
     server = Server()
     sender = notifier_of(server)
     sender.notify({ONE})
-    steps.wait_until(lambda: server.sent == [{ONE}])
+    polling.until(lambda: server.sent == [{ONE}])
     sender.notify({TWO})
     sender.close()
     sender.notify({ONE})
@@ -81,7 +81,7 @@ def test_failed_notification_fails_no_write_and_the_next_one_reconnects() -> Non
     server = Server(failures=1)
     sender = notifier_of(server)
     sender.notify({ONE})
-    steps.wait_until(lambda: server.sent == [{ONE}])
+    polling.until(lambda: server.sent == [{ONE}])
     sender.notify({TWO})
     sender.close()
     assert server.sent == [{ONE}, {TWO}]
@@ -107,9 +107,9 @@ def test_pauses_grow_while_writes_go_on_and_are_short_again_after_a_quiet_one() 
     sender = notifier_of(Server())
     pauses = sender._closing = Pauses(lambda: sender.notify({ONE}), 4)
     sender.notify({ONE})
-    steps.wait_until(lambda: len(pauses.taken) == 5)
+    polling.until(lambda: len(pauses.taken) == 5)
     sender.notify({ONE})
-    steps.wait_until(lambda: len(pauses.taken) == 6)
+    polling.until(lambda: len(pauses.taken) == 6)
     sender.close()
     shortest, longest = notify.BATCH_INTERVAL, notify.MAX_BATCH_INTERVAL
     assert pauses.taken == [shortest, 2 * shortest, longest, longest, longest, shortest]
@@ -119,9 +119,9 @@ def test_pause_after_a_failure_is_longer_than_between_batches() -> None:
     sender = notifier_of(Server(failures=1))
     pauses = sender._closing = Pauses(lambda: None, 0)
     sender.notify({ONE})
-    steps.wait_until(lambda: len(pauses.taken) == 1)
+    polling.until(lambda: len(pauses.taken) == 1)
     sender.notify({TWO})
-    steps.wait_until(lambda: len(pauses.taken) == 2)
+    polling.until(lambda: len(pauses.taken) == 2)
     sender.close()
     assert pauses.taken == [notify.FAILURE_INTERVAL, notify.BATCH_INTERVAL]
 

@@ -15,17 +15,15 @@ from holdfast.store import conversation_row
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.postgres import transaction
-from tests import postgres
-from tests.contract import mail, steps
-from tests.store import hosts
+from tests.support import conversations, mail, postgres, two_hosts
 
 # --- several writers of one conversation ----------------------------------------------------------------------
 
 
 def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps.begin(pair.one, "talk", "a")
+    conversations.begin(pair.one, "talk", "a")
     committed: list[Any] = []
     one = transaction.PostgresTransaction.one
 
@@ -48,9 +46,9 @@ def test_what_is_acknowledged_among_several_writers_is_on_the_disk(
 
 
 def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps.begin(pair.one, "talk", "a")
+    conversations.begin(pair.one, "talk", "a")
     for db in (pair.one, pair.other) * 2:
         db.append_message("talk", role="user", content="before")
     one = transaction.PostgresTransaction.one
@@ -67,7 +65,7 @@ def test_a_writer_cut_off_before_the_disk_has_its_message_writes_it_once(
 
 
 def test_only_what_need_not_outlast_a_power_cut_does_not_wait_for_the_disk(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: dict[str, str] = {}
     begin = transaction.PostgresTransaction.begin
@@ -95,9 +93,9 @@ def cut(name: str) -> None:
 
 @pytest.mark.parametrize("point", ["queued", "begun", "message_insert", "committing", "committed"])
 def test_an_append_whose_connection_is_cut_is_done_once(
-    pair: hosts.Pair, monkeypatch: pytest.MonkeyPatch, point: str
+    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    steps.begin(pair.one, "talk", "a")
+    conversations.begin(pair.one, "talk", "a")
     passed: list[str] = []
 
     def hook(name: str) -> None:
@@ -110,19 +108,19 @@ def test_an_append_whose_connection_is_cut_is_done_once(
     receipt = pair.other.append_message("talk", role="user", content="c")
     monkeypatch.setattr(fault_points, "hook", None)
     assert (receipt.seq, receipt.duplicate) == (3, False)
-    assert steps.contents(pair.one.transcript("talk")) == ["a", "b", "c"]
+    assert conversations.contents(pair.one.transcript("talk")) == ["a", "b", "c"]
     assert pair.other.append_message("talk", role="user", content="d").seq == 4
 
 
-def test_reading_goes_on_after_connections_were_cut(pair: hosts.Pair) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_reading_goes_on_after_connections_were_cut(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "talk", "a")
     pair.other.transcript("talk")
     cut(pair.name)
-    assert steps.contents(pair.other.transcript("talk")) == ["a"]
+    assert conversations.contents(pair.other.transcript("talk")) == ["a"]
 
 
-def test_an_append_in_one_statement_survives_a_cut_too(pair: hosts.Pair) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_an_append_in_one_statement_survives_a_cut_too(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "talk", "a")
     pair.other.append_message("talk", role="user", content="b")
     cut(pair.name)
     assert pair.other.append_message("talk", role="user", content="c").seq == 3
@@ -131,8 +129,8 @@ def test_an_append_in_one_statement_survives_a_cut_too(pair: hosts.Pair) -> None
 # --- time -----------------------------------------------------------------------------------------------------
 
 
-def test_a_write_that_waits_too_long_is_busy(pair: hosts.Pair) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_a_write_that_waits_too_long_is_busy(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "talk", "a")
     address = pair.one.driver.target
     with SessionDB(f"{address}&application_name={pair.name}", write_timeout=0.2) as hasty:
         hasty.append_message("talk", role="user", content="b")
@@ -158,7 +156,7 @@ def test_leases_run_on_the_clock_of_the_server(monkeypatch: pytest.MonkeyPatch) 
     """A host whose clock is a day ahead takes nothing over."""
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(address) as ahead:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         db.acquire_lease("talk", "turn", "me", 60)
         monkeypatch.setattr("time.time", lambda: 2e9)
         with pytest.raises(errors.Busy) as refusal:
@@ -169,8 +167,8 @@ def test_leases_run_on_the_clock_of_the_server(monkeypatch: pytest.MonkeyPatch) 
 # --- what is refused, and what is loaded --------------------------------------------------------------------------
 
 
-def test_an_error_does_not_carry_the_row_that_was_refused(pair: hosts.Pair) -> None:
-    steps.begin(pair.one, "talk", "a")
+def test_an_error_does_not_carry_the_row_that_was_refused(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "talk", "a")
     with pytest.raises(errors.StoreRefused) as refusal:
         pair.one.driver.write(
             "test",
@@ -179,7 +177,7 @@ def test_an_error_does_not_carry_the_row_that_was_refused(pair: hosts.Pair) -> N
                 digest=b"short", redacted_at=None,
             ),
         )  # fmt: skip
-    assert "secret" not in hosts.told(refusal.value)
+    assert "secret" not in two_hosts.told(refusal.value)
 
 
 def test_psycopg_is_loaded_by_those_who_need_it_and_its_absence_says_how_to_get_it(tmp_path: Path) -> None:
@@ -200,14 +198,14 @@ else:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair: hosts.Pair) -> None:
+def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair: two_hosts.Pair) -> None:
     role, admin = f"r{postgres.secrets.token_hex(6)}", postgres.admin()
     admin.execute(f"CREATE ROLE {role} LOGIN")
     try:
         pair.one.driver.allow(role)
         address = pair.one.driver.target.replace(f"{postgres.USER}@", f"{role}@")
         with SessionDB(address) as poor:
-            steps.begin(poor, "talk", "a")
+            conversations.begin(poor, "talk", "a")
             with pytest.raises(errors.StoreUnusable, match="Only the owner of the tables"):
                 poor.admin.scrub()
         assert pair.one.admin.get_meta("scrubbed_at") is None
@@ -217,7 +215,7 @@ def test_what_only_the_owner_of_the_tables_may_do_is_not_claimed_to_be_done(pair
         admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_tables_are_written_anew_however_long_it_takes(pair: hosts.Pair) -> None:
+def test_tables_are_written_anew_however_long_it_takes(pair: two_hosts.Pair) -> None:
     with pair.one.driver._transaction() as tx:
         limits: list[str] = []
 

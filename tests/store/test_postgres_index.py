@@ -15,7 +15,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points
 from holdfast.store import queries
 from holdfast.store.search import postgres_index, query_parser
-from tests import postgres
+from tests.support import postgres
 
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
 

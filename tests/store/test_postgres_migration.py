@@ -19,9 +19,9 @@ from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
 from holdfast.store.postgres import definitions
 from holdfast.store.postgres import migration as postgres_migration
-from tests import postgres
-from tests.contract import steps
 from tests.faults import forbidden
+from tests.support import conversations as steps
+from tests.support import polling, postgres
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -223,7 +223,7 @@ def test_store_is_changed_by_who_waits_for_its_writers_and_holds_nothing_that_th
         here = conversation_row.lock(tx, "talk")
         tx.run("memory_insert", owner="me", text="tea", at=1.0, updated_at=1.0, source=None)
         thread.start()
-        steps.wait_until(lambda: postgres.admin().execute(waits, (pid,)).fetchone() == ("Lock",))
+        polling.until(lambda: postgres.admin().execute(waits, (pid,)).fetchone() == ("Lock",))
         tx.run("title_set", key=here.key, title="written meanwhile")
 
     with SessionDB(postgres.with_schema(postgres.dsn(), schema)) as db:

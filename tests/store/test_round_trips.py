@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import SessionDB, types
-from tests import postgres, round_trips
+from tests.support import postgres, round_trips
 
 
 @pytest.fixture

@@ -12,18 +12,18 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import store_meta
 from holdfast.store.backup import schedule as backup_schedule
-from tests.contract import steps
+from tests.support import conversations
 
 Open = Callable[..., SessionDB]
 
 
 @pytest.fixture
-def clock() -> steps.Clock:
-    return steps.Clock()
+def clock() -> conversations.Clock:
+    return conversations.Clock()
 
 
 @pytest.fixture
-def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
+def open_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Open]:
     opened: list[SessionDB] = []
 
     def make(name: str = "store.db") -> SessionDB:
@@ -39,7 +39,7 @@ def open_db(tmp_path: Path, clock: steps.Clock) -> Iterator[Open]:
 
 
 def fill(db: SessionDB) -> str:
-    steps.begin(db, "talk", *"abc")
+    conversations.begin(db, "talk", *"abc")
     blob = db.blobs.put(b"picture")
     db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}])
     return blob.digest
@@ -53,7 +53,7 @@ def scheduled(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.db")) if folder.exists() else []
 
 
-def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+def test_backup_is_made_when_it_is_due(open_db: Open, clock: conversations.Clock, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "backups"
     fill(db)
     assert db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None
@@ -63,7 +63,9 @@ def test_backup_is_made_when_it_is_due(open_db: Open, clock: steps.Clock, tmp_pa
     assert len(scheduled(folder)) == 3
 
 
-def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+def test_only_the_newest_stay_and_other_files_are_left_alone(
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
+) -> None:
     db, folder = open_db(), tmp_path / "backups"
     digest = fill(db)
     db.admin.backup(folder / "by-hand.db")
@@ -83,7 +85,7 @@ def test_only_the_newest_stay_and_other_files_are_left_alone(open_db: Open, cloc
 def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
     db, other = open_db(), open_db()
     fill(db)
-    made = steps.at_once(
+    made = conversations.at_once(
         *(lambda each=each: each.admin.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other))
     )
     assert sum(report is not None for report in made) == 1
@@ -114,7 +116,7 @@ def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: o
 def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
-    note(db, store_meta.BACKUP_CLAIMED, repr(steps.Clock()()))
+    note(db, store_meta.BACKUP_CLAIMED, repr(conversations.Clock()()))
     assert db.admin.backup_if_due(folder, 24) is None
     made = [db.admin.backup_if_due(folder, 0) for _ in range(3)]
     assert [report is not None for report in made] == [True, True, True]
@@ -122,8 +124,8 @@ def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, 
 
 
 def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
-    db, theirs = open_db(), repr(steps.Clock()() - 5)
-    claim = backup_schedule.BackupClaim(steps.Clock()(), 0.0, None)
+    db, theirs = open_db(), repr(conversations.Clock()() - 5)
+    claim = backup_schedule.BackupClaim(conversations.Clock()(), 0.0, None)
     assert db.driver.write("claim", claim.acquire)
     note(db, store_meta.BACKUP_CLAIMED, theirs)
     db.driver.write("claim", lambda tx: claim.release(tx, failed=True))
@@ -131,7 +133,7 @@ def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
 
 
 def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
-    open_db: Open, clock: steps.Clock, tmp_path: Path
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
@@ -149,7 +151,7 @@ def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
 
 
 def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
-    open_db: Open, clock: steps.Clock, tmp_path: Path
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
@@ -177,7 +179,7 @@ def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_
 
 
 def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
-    db, now = open_db(), steps.Clock()()
+    db, now = open_db(), conversations.Clock()()
     claim = backup_schedule.BackupClaim(now, 3600.0, missing=now - 60)
     note(db, store_meta.BACKUP_DONE, repr(now - 1))
     assert not db.driver.write("claim", claim.acquire)
@@ -188,10 +190,12 @@ def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open)
 # --- whose they are ------------------------------------------------------------------------------------------
 
 
-def test_stores_of_one_name_keep_their_own_in_one_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+def test_stores_of_one_name_keep_their_own_in_one_folder(
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
+) -> None:
     one, two, folder = open_db("a/holdfast.db"), open_db("b/holdfast.db"), tmp_path / "backups"
     fill(one)
-    steps.begin(two, "another", "x")
+    conversations.begin(two, "another", "x")
     first = one.admin.backup_if_due(folder, 24, keep=1)
     for _ in range(3):
         assert two.admin.backup_if_due(folder, 24, keep=1) is not None
@@ -202,7 +206,7 @@ def test_stores_of_one_name_keep_their_own_in_one_folder(open_db: Open, clock: s
 
 
 def test_store_restored_from_the_backup_of_another_stays_itself(
-    open_db: Open, clock: steps.Clock, tmp_path: Path
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     one, folder = open_db("a/holdfast.db"), tmp_path / "backups"
     known, fresh = open_db("b/holdfast.db"), open_db("c/holdfast.db")
@@ -220,7 +224,7 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     assert len({db.admin.get_meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
 
 
-def test_link_to_the_folder_is_the_folder(open_db: Open, clock: steps.Clock, tmp_path: Path) -> None:
+def test_link_to_the_folder_is_the_folder(open_db: Open, clock: conversations.Clock, tmp_path: Path) -> None:
     db = open_db()
     fill(db)
     (tmp_path / "real").mkdir(mode=0o700)
@@ -259,7 +263,9 @@ def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | No
     assert told is None if says is None else says in str(told)
 
 
-def test_claim_whose_commit_outcome_is_unknown_is_recognised_by_the_retry(open_db: Open, clock: steps.Clock) -> None:
+def test_claim_whose_commit_outcome_is_unknown_is_recognised_by_the_retry(
+    open_db: Open, clock: conversations.Clock
+) -> None:
     claim = backup_schedule.BackupClaim(clock(), 3600.0, None)
     db = open_db()
     # The second call sees the rows and the retry state that a retry sees after a commit.

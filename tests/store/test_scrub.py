@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from holdfast.store.driver import Tx
-from tests.cli import program
+from tests.support import cli_process
 
 PIECE = 6
 
@@ -216,7 +216,7 @@ def test_what_the_program_removes_is_in_no_file(folder: Path, how: str) -> None:
         fill(db, text, 100)
         seqs = [str(message.seq) for message in db.transcript("talk") if message.content == text]
         arguments = ["talk"] if how == "delete" else ["talk", *seqs]
-        done = program.run(folder, "sessions", how, *arguments, "--yes", "--db", folder / "store.db")
+        done = cli_process.run(folder, "sessions", how, *arguments, "--yes", "--db", folder / "store.db")
         assert (done.code, done.err) == (0, "")
         assert holding(folder, text) == set()
         assert len(db.transcript("kept")) == 60

@@ -19,7 +19,7 @@ from holdfast.store.driver import SCHEMA_PLAN
 from holdfast.store.sqlite import connection as sqlite_connection
 from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import transaction, wal_sync
-from tests.contract import steps
+from tests.support import conversations
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def db(path: Path) -> Iterator[SessionDB]:
     with SessionDB(path, durability="process-crash", write_timeout=5) as opened:
-        steps.begin(opened, "talk", "a")
+        conversations.begin(opened, "talk", "a")
         yield opened
 
 
@@ -92,7 +92,7 @@ def test_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, conte
 def test_empty_file_becomes_a_store(path: Path) -> None:
     path.touch()
     with SessionDB(path) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
     assert as_found(path) == ["a"]
 
 
@@ -123,7 +123,7 @@ def test_refused_file_leaves_no_descriptor_open(path: Path) -> None:
 def test_closed_store_has_no_file_open_and_takes_up_no_room(path: Path) -> None:
     """Though somebody still has the object: the log that was deleted would be on the disk for as long."""
     db = SessionDB(path)
-    steps.begin(db, "talk", "a")
+    conversations.begin(db, "talk", "a")
     db.close()
     # Not the one of the listing itself, which is gone by then.
     opened = [f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")]
@@ -133,7 +133,7 @@ def test_closed_store_has_no_file_open_and_takes_up_no_room(path: Path) -> None:
 def test_many_may_open_a_store_that_is_just_being_made(tmp_path: Path) -> None:
     for number in range(12):
         path = tmp_path / f"{number}.db"
-        opened = steps.at_once(*[lambda path=path: SessionDB(path, durability="process-crash")] * 4)
+        opened = conversations.at_once(*[lambda path=path: SessionDB(path, durability="process-crash")] * 4)
         assert [type(each).__name__ for each in opened] == ["SessionDB"] * 4
         for each in opened:
             each.close()
@@ -154,7 +154,7 @@ def test_history_is_not_rewritten_by_replacing_rows(db: SessionDB) -> None:
             "INSERT OR REPLACE INTO messages (id, session, uid, role, at, body, digest)"
             " SELECT id, session, uid, role, at, '{}', digest FROM messages"
         )
-    assert steps.seen(db, "talk") == ["a"]
+    assert conversations.seen(db, "talk") == ["a"]
 
 
 def test_link_and_file_are_one_store(path: Path, tmp_path: Path, db: SessionDB) -> None:
@@ -162,10 +162,10 @@ def test_link_and_file_are_one_store(path: Path, tmp_path: Path, db: SessionDB) 
     link.parent.mkdir(mode=0o700)
     link.symlink_to(path)
     with SessionDB(link, durability="process-crash") as linked:
-        steps.say(linked, "talk", "b")
+        conversations.say(linked, "talk", "b")
         assert linked.driver.path == str(path)
         assert linked.driver._current_files() != ()
-    assert steps.seen(db, "talk") == ["a", "b"]
+    assert conversations.seen(db, "talk") == ["a", "b"]
     assert [file.name for file in link.parent.iterdir()] == ["link.db"]
 
 
@@ -212,7 +212,7 @@ def test_write_into_an_unlinked_wal_is_done_again(db: SessionDB, path: Path) -> 
     receipt = db.append_message("talk", role="user", content="b")
     assert receipt.seq == 2
     assert as_found(path) == ["a", "b"]
-    assert steps.say(db, "talk", "c")[0].seq == 3
+    assert conversations.say(db, "talk", "c")[0].seq == 3
     assert as_found(path) == ["a", "b", "c"]
 
 
@@ -224,26 +224,26 @@ def test_write_into_a_wal_that_is_not_at_its_path_is_done_again(
     if not proc:
         monkeypatch.setattr(wal_sync.Wal, "_read_link", lambda _: None)
     with SessionDB(path) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         if how == "unlinked":
             os.unlink(f"{path}-wal")
         else:
             os.rename(f"{path}-wal", f"{path}-old")
         if how == "replaced":
             Path(f"{path}-wal").touch()
-        assert steps.say(db, "talk", "b")[0].seq == 2
+        assert conversations.say(db, "talk", "b")[0].seq == 2
         assert as_found(path) == ["a", "b"]
 
 
 def test_append_and_read_do_not_stat_the_wal(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a stat, the next write would change the time stamp, and its sync would write the inode too."""
     with SessionDB(path) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         seen: list[str] = []
         with monkeypatch.context() as patched:
             stat = os.stat
             patched.setattr(os, "stat", lambda name, **how: (seen.append(str(name)), stat(name, **how))[1])
-            steps.say(db, "talk", "b")
+            conversations.say(db, "talk", "b")
             db.context("talk")
     assert set(seen) == {str(path), f"{path}-shm"}
 
@@ -252,7 +252,7 @@ def test_write_into_an_unlinked_file_is_not_acknowledged(db: SessionDB, path: Pa
     os.unlink(path)
     for _ in range(2):
         with pytest.raises(errors.StoreMoved):
-            steps.say(db, "talk", "b")
+            conversations.say(db, "talk", "b")
         with pytest.raises(errors.StoreMoved):
             db.context("talk")
     assert not path.exists()
@@ -272,7 +272,7 @@ def replace(path: Path, *, with_its_log: bool) -> None:
     """Another store comes to stand where this one is."""
     other = path.with_name("other.db")
     with SessionDB(other) as another:
-        steps.begin(another, "talk", *(f"other {number} {'x' * 300}" for number in range(200)))
+        conversations.begin(another, "talk", *(f"other {number} {'x' * 300}" for number in range(200)))
     os.replace(other, path)
     if with_its_log:
         os.unlink(f"{path}-wal")
@@ -305,12 +305,12 @@ def test_nothing_is_acknowledged_in_a_file_that_got_the_log_of_another(db: Sessi
     before = path.read_bytes()
     for _ in range(2):
         with pytest.raises(errors.StoreMoved, match="-wal"):
-            steps.say(db, "talk", "b")
+            conversations.say(db, "talk", "b")
         with pytest.raises(errors.StoreMoved):
             db.context("talk")
     assert path.read_bytes() == before
     os.unlink(f"{path}-wal")
-    assert steps.say(db, "talk", "b")[0].seq == 201
+    assert conversations.say(db, "talk", "b")[0].seq == 201
     assert db.admin.fsck().ok
 
 
@@ -321,7 +321,7 @@ def test_file_replaced_by_garbage_is_said_to_be_damaged(db: SessionDB, path: Pat
     os.unlink(f"{path}-wal")
     for _ in range(2):
         with pytest.raises(errors.StoreCorrupt):
-            steps.say(db, "talk", "b")
+            conversations.say(db, "talk", "b")
     assert path.read_bytes() == b"garbage" * 2000
 
 
@@ -330,14 +330,14 @@ def test_file_replaced_by_garbage_is_said_to_be_damaged(db: SessionDB, path: Pat
 
 def test_foreign_writer_is_waited_for_no_longer_than_asked(path: Path) -> None:
     with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         foreign = apsw.Connection(str(path))
         foreign.execute("BEGIN IMMEDIATE")
         with pytest.raises(errors.StoreBusy):
-            steps.say(db, "talk", "b")
+            conversations.say(db, "talk", "b")
         foreign.execute("ROLLBACK")
         foreign.close()
-        assert steps.say(db, "talk", "b")[0].seq == 2
+        assert conversations.say(db, "talk", "b")[0].seq == 2
 
 
 def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,17 +349,17 @@ def test_thread_that_waits_for_another_thread_is_bounded_too(path: Path, monkeyp
             assert go_on.wait(60)
 
     with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
-        steps.begin(db, "talk", "a")
+        conversations.begin(db, "talk", "a")
         monkeypatch.setattr(fault_points, "hook", hold)
         holder = threading.Thread(target=lambda: db.set_session_title("talk", "t"))
         holder.start()
         assert inside.wait(60)
         with pytest.raises(errors.StoreBusy):
-            steps.say(db, "talk", "b")
-        assert steps.seen(db, "talk") == ["a"]
+            conversations.say(db, "talk", "b")
+        assert conversations.seen(db, "talk") == ["a"]
         go_on.set()
         holder.join()
-        assert steps.say(db, "talk", "b")[0].seq == 2
+        assert conversations.say(db, "talk", "b")[0].seq == 2
 
 
 def test_failure_that_undid_the_whole_transaction_is_not_covered_up(db: SessionDB) -> None:
@@ -370,7 +370,7 @@ def test_failure_that_undid_the_whole_transaction_is_not_covered_up(db: SessionD
 
     with pytest.raises(errors.StoreFull):
         db.driver.write("append", step)
-    assert steps.say(db, "talk", "b")[0].seq == 2
+    assert conversations.say(db, "talk", "b")[0].seq == 2
 
 
 def test_step_that_fails_anyhow_leaves_nothing_and_the_next_goes_on(
@@ -382,19 +382,19 @@ def test_step_that_fails_anyhow_leaves_nothing_and_the_next_goes_on(
 
     monkeypatch.setattr(fault_points, "hook", fail)
     with pytest.raises(ZeroDivisionError):
-        steps.say(db, "talk", "b")
+        conversations.say(db, "talk", "b")
     monkeypatch.setattr(fault_points, "hook", None)
-    assert steps.say(db, "talk", "c")[0].seq == 2
+    assert conversations.say(db, "talk", "c")[0].seq == 2
 
 
 def test_many_threads_read_and_write_one_store(db: SessionDB) -> None:
     def work(name: int) -> None:
         for number in range(20):
-            steps.say(db, "talk", f"{name}.{number}")
+            conversations.say(db, "talk", f"{name}.{number}")
             seen = db.context("talk")
             assert [message.seq for message in seen] == list(range(1, seen.last_seq + 1))
 
-    steps.at_once(*(lambda name=name: work(name) for name in range(10)))
+    conversations.at_once(*(lambda name=name: work(name) for name in range(10)))
     assert db.conversation("talk").last_seq == 201
     assert len(db.driver._idle) <= sqlite_driver.MAX_IDLE_READERS
     assert db.admin.fsck().ok
@@ -456,8 +456,8 @@ def test_child_of_a_killed_writer_holds_nobody_up(db: SessionDB, path: Path) -> 
     ) as writer:
         assert writer.stdout.readline() == "alive\n"
         assert writer.wait() < 0
-        assert steps.say(db, "talk", "b")[0].seq == 2
-    assert steps.seen(db, "talk") == ["a", "b"]
+        assert conversations.say(db, "talk", "b")[0].seq == 2
+    assert conversations.seen(db, "talk") == ["a", "b"]
 
 
 def test_a_child_forked_after_a_wait_was_given_up_holds_nobody_up(tmp_path: Path) -> None:

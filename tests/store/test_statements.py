@@ -7,7 +7,7 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import statements, transaction
-from tests import postgres
+from tests.support import postgres
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.sqlite import writer_queue
-from tests.contract import steps
+from tests.support import conversations, polling
 
 LONG = 60.0
 
@@ -101,7 +101,7 @@ def test_many_in_line_work_one_at_a_time_and_all_get_there(path: Path) -> None:
             for _ in range(50):
                 mine.run(LONG, work, number)
 
-    steps.at_once(*(lambda number=number: writer(number) for number in range(6)))
+    conversations.at_once(*(lambda number=number: writer(number) for number in range(6)))
     assert (len(most), max(most)) == (300, 1)
 
 
@@ -116,7 +116,7 @@ def test_work_nobody_waits_for_is_never_begun(path: Path) -> None:
         with pytest.raises(errors.StoreBusy):
             mine.run(0.05, begun.append, True)
         leave()
-        steps.wait_until(lambda: waiters() == 0)
+        polling.until(lambda: waiters() == 0)
         assert begun == []
 
 
@@ -127,7 +127,7 @@ def test_whoever_gave_up_lets_go_when_their_turn_comes(path: Path) -> None:
                 mine.run(0.02, fail)
         assert waiters() == 3
         leave()
-        steps.wait_until(lambda: waiters() == 0)
+        polling.until(lambda: waiters() == 0)
         assert is_free(path)
         assert mine.run(LONG, lambda: "again") == "again"
 
@@ -135,7 +135,7 @@ def test_whoever_gave_up_lets_go_when_their_turn_comes(path: Path) -> None:
 def waited(path: Path, mine: writer_queue.WriterQueue, work: Callable[[], object]) -> list[object]:
     """Have work done that has to wait for the front; what came of it."""
     with front_taken(path) as leave:
-        threading.Thread(target=lambda: (steps.wait_until(lambda: waiters() == 1), leave())).start()
+        threading.Thread(target=lambda: (polling.until(lambda: waiters() == 1), leave())).start()
         return [mine.run(LONG, work)]
 
 
@@ -157,14 +157,14 @@ def test_waiters_are_kept_for_the_next_wait_and_sent_home_at_the_end(path: Path)
             assert mine.run(LONG, lambda: "done") == "done"
             timer.join()
         assert waiters() == 1
-    steps.wait_until(lambda: waiters() == 0)
+    polling.until(lambda: waiters() == 0)
 
 
 def test_interrupted_wait_holds_nobody_up(path: Path) -> None:
     main, before = threading.get_ident(), signal.getsignal(signal.SIGUSR1)
 
     def interrupt() -> None:
-        steps.wait_until(lambda: waiters() == 1)
+        polling.until(lambda: waiters() == 1)
         signal.pthread_kill(main, signal.SIGUSR1)
 
     def stop(*_: object) -> None:
@@ -178,7 +178,7 @@ def test_interrupted_wait_holds_nobody_up(path: Path) -> None:
                 mine.run(LONG, fail)
             leave()
             # Interrupted before it stood in line or while it did: either way the line is free.
-            steps.wait_until(lambda: is_free(path))
+            polling.until(lambda: is_free(path))
     finally:
         signal.signal(signal.SIGUSR1, before)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract import backends
+from tests.support import backends
 
 
 @pytest.fixture(params=backends.DRIVERS, ids=lambda backend: backend.name)

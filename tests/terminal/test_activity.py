@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast import events
 from holdfast.terminal import event_text, markdown
-from tests.terminal.test_show import result
+from tests.support.agents import turn_result
 
 
 class Played:
@@ -63,7 +63,7 @@ def test_what_is_said_meanwhile_stands_above_them() -> None:
 def test_one_that_never_ended_is_told_when_the_turn_is_over() -> None:
     on = Played()
     on.draw(events.ToolStarted("1", "a", "{}"))
-    stopped = result(completed=False, interrupted=True)
+    stopped = turn_result(completed=False, interrupted=True)
     assert on.draw(events.TurnFinished(stopped)) == "→ a\nInterrupted. The conversation up to here is saved."
     assert on.page.open == []
 

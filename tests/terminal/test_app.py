@@ -17,7 +17,7 @@ from holdfast.cli import console, tui
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, suspend, theme, transcript
 from tests.faults import compacting
-from tests.terminal.seated import long, sat
+from tests.support.tui import long, sat
 
 # --- talking -------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from textual.widgets import Input, OptionList, Static
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.tui import conversation_list
-from tests.terminal.seated import Seat, long, sat
+from tests.support.tui import Seat, long, sat
 from tests.terminal.test_app import compacted_past
 
 

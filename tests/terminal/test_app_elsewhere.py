@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, events, types
 from holdfast.runtime import subscriptions
 from holdfast.tui import app, entries
-from tests.terminal.seated import Seat, long, sat
+from tests.support.tui import Seat, long, sat
 
 
 async def to(seat: Seat, name: str) -> None:

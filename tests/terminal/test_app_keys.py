@@ -16,7 +16,7 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
 from holdfast.tui import app, compaction_view, conversation_list
 from tests.faults import compacting
-from tests.terminal.seated import Seat, long, sat, seated
+from tests.support.tui import Seat, long, sat, seated
 
 
 async def listed(seat: Seat) -> Input:

@@ -6,7 +6,7 @@ from holdfast import AsyncSessionDB, safe_text
 from holdfast.terminal import event_text
 from holdfast.tui import entry_rows
 from holdfast.tui.conversation_list import ConversationLineage, draw_lineage
-from tests.terminal.seated import long
+from tests.support.tui import long
 
 
 async def traced(db: AsyncSessionDB, id: str, *branches: str) -> ConversationLineage:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.tui import transcript_pages
-from tests.terminal.seated import long, sat
+from tests.support.tui import long, sat
 
 
 def test_rows_are_found_where_they_are_now_and_the_nearest_of_those_that_look_alike() -> None:

@@ -11,7 +11,7 @@ from textual.widgets import Button, Static
 
 from holdfast import events
 from holdfast.tui import approval_panel
-from tests.terminal.seated import sat
+from tests.support.tui import sat
 
 SCRIPT = events.ApprovalAsked(
     request_id="1",

@@ -9,7 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, transcript, transcript_pages, transcript_source
-from tests.terminal.seated import long, sat
+from tests.support.tui import long, sat
 from tests.terminal.test_app import compacted_past
 
 

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from holdfast import AsyncSessionDB, content_parts, events, types
 from holdfast.terminal import event_text, status_line
 from holdfast.tui import context_meter, conversation_list, entry_rows, prompt_input
-from tests.terminal.seated import Seat, sat
+from tests.support.tui import Seat, sat
 
 EVIL = (
     "\x1b]52;c;aGk=\x07\x1b]8;;http://x\x1b\\go\x1b]8;;\x1b\\\x9b31m\x7f\x00\u202e\r[red]x[/red] [@click=app.leave]y[/]"

@@ -7,17 +7,17 @@ import asyncio
 from holdfast import AIAgent, AsyncSessionDB, events
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime, single_turn
-from tests.agent import stage
-from tests.compaction.test_compress import WINDOW, Writer, filled
+from tests.support import agents
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
 
 
 async def test_stop_ends_the_wait_for_a_compaction_and_keeps_the_answer(db: AsyncSessionDB) -> None:
-    await filled(db, exchanges=50)
-    stuck, seen = stage.Stuck(), list[events.AnyEvent]()
+    await fill(db, exchanges=50)
+    stuck, seen = agents.Stuck(), list[events.AnyEvent]()
 
     async def build(session_id: str) -> AIAgent:
         model = ScriptedModel(["ok"], window=WINDOW)
-        return stage.agent(db, model, session_id=session_id, summarizer=Writer(lambda _: stuck()))
+        return agents.agent(db, model, session_id=session_id, summarizer=FakeSummarizer(lambda _: stuck()))
 
     async with runtime.Runtime(db, build) as door:
         asked = single_turn.SingleTurn(door, "talk", seen.append)

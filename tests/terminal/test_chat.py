@@ -12,16 +12,15 @@ import pytest
 from holdfast import content_parts, events
 from holdfast.chat import chat, input_line
 from holdfast.terminal import event_text
-from tests.agent import stage
-from tests.agent.commands import talk
-from tests.terminal.screen import Screen
-from tests.terminal.sitting import ENTER, LEAVE, STOP, Sitting, sitting
+from tests.support import agents, slash_commands
+from tests.support.chat import ENTER, LEAVE, STOP, Sitting, sitting
+from tests.support.screen import Screen
 
 
 @asynccontextmanager
 async def sat(**given: Any) -> AsyncIterator[Sitting]:
     """Open the chat on a store of its own."""
-    async with stage.store() as db, sitting(db, **given) as sits:
+    async with agents.store() as db, sitting(db, **given) as sits:
         yield sits
 
 
@@ -197,7 +196,7 @@ async def test_a_fault_of_the_screen_ends_the_chat_and_is_heard_of(
 
 async def test_internal_error_of_a_command_that_runs_meanwhile_ends_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 30)
+        await slash_commands.exchanges(sits.home.db, 30)
         sits.type(f"/compact here 1{ENTER}")
         await sits.until(lambda: sits.model.requests)
 
@@ -316,7 +315,7 @@ async def test_a_question_answered_elsewhere_gives_the_line_back() -> None:
 
 async def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_for_it() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 30)
+        await slash_commands.exchanges(sits.home.db, 30)
         for stop in (STOP, f"/stop{ENTER}"):
             asked = len(sits.model.requests)
             sits.type(f"/compact here 1{ENTER}")
@@ -334,7 +333,7 @@ async def test_a_slow_command_can_be_stopped_and_what_is_typed_behind_it_waits_f
 
 async def test_what_waits_behind_a_command_can_be_looked_at_and_taken_back_and_whoever_quits_does_not_wait() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 30)
+        await slash_commands.exchanges(sits.home.db, 30)
         sits.type(f"/compact here 1{ENTER}")
         await sits.until(lambda: sits.model.requests)
         sits.type(f"first{ENTER}second{ENTER}/queue{ENTER}")
@@ -405,7 +404,7 @@ async def test_an_answer_goes_on_in_the_conversation_that_was_left() -> None:
 
 async def test_whoever_comes_back_does_not_see_what_was_taken_back() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 3)
+        await slash_commands.exchanges(sits.home.db, 3)
         sits.type(f"/undo{ENTER}")
         await sits.sees("Undone")
         sits.screen.lines[:] = [""] * len(sits.screen.lines)
@@ -425,7 +424,7 @@ async def test_help_tells_the_keys_too() -> None:
 
 async def test_a_notice_is_answered_at_once_while_nobody_types() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         sits.model.say("Seen.", None)
         await sits.home.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
         sits.home.door.check_inbox("talk")

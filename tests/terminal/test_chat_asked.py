@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.terminal.sitting import ENTER, Sitting
+from tests.support.chat import ENTER, Sitting
 from tests.terminal.test_chat import sat
 
 

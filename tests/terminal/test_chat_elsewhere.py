@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import errors, events, types
 from holdfast.runtime import subscriptions
-from tests.agent.commands import talk
-from tests.terminal.sitting import ENTER, LEAVE, Sitting
+from tests.support import slash_commands
+from tests.support.chat import ENTER, LEAVE, Sitting
 from tests.terminal.test_chat import said, sat
 
 
@@ -23,7 +23,7 @@ async def test_to_resume_without_a_name_means_the_most_recent_other_conversation
         await sits.idles()
         sits.type(f"{line}{ENTER}")
         await sits.sees("There is no other conversation to continue.")
-        await talk.exchanges(sits.home.db, 1, "other")
+        await slash_commands.exchanges(sits.home.db, 1, "other")
         sits.type(f"{line}{ENTER}")
         await sits.sees("The other · 2 messages")
         assert not sits.ended.done()
@@ -32,7 +32,7 @@ async def test_to_resume_without_a_name_means_the_most_recent_other_conversation
 @pytest.mark.parametrize("line", ["/resume talk", "/resume The talk"])
 async def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line: str) -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         sits.type(f"{line}{ENTER}")
         await sits.sees("You are already in this conversation")
         sits.model.say("Still.", None)
@@ -43,7 +43,7 @@ async def test_to_resume_this_very_conversation_is_told_and_changes_nothing(line
 
 async def test_a_command_behind_one_that_moves_waits_for_it() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         sits.type(f"/new{ENTER}/status{ENTER}")
         await sits.sees("> /status", "begins with your first message")
 
@@ -52,7 +52,7 @@ async def test_messages_from_elsewhere_are_shown_while_nothing_runs(monkeypatch:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
 
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         await sits.sees("2 new messages from elsewhere:\n> q1\na1")
         sits.model.say("Yes.", None)
         sits.type(f"mine{ENTER}")
@@ -95,7 +95,7 @@ async def test_a_message_that_waited_while_one_was_elsewhere_stands_over_its_ans
 
 async def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         sits.model.say("Yes.", None)
         sits.type(f"mine{ENTER}")
         await sits.sees("Yes.")
@@ -112,7 +112,7 @@ async def test_what_was_said_here_from_elsewhere_is_shown_before_the_next_answer
 
 async def test_while_a_turn_elsewhere_is_waited_for_that_is_what_is_told() -> None:
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         lease = await sits.home.db.acquire_lease("talk", "turn")
         sits.type(f"go{ENTER}")
         shown = await sits.sees("is running elsewhere.", "waiting… ")
@@ -142,7 +142,7 @@ async def test_all_that_came_is_shown_before_one_leaves_and_before_a_command_is_
     monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
     async with sat(columns=120, rows=80) as sits:
-        await talk.exchanges(sits.home.db, 1)
+        await slash_commands.exchanges(sits.home.db, 1)
         opened = gate(sits, monkeypatch)
         sits.type(f"go{ENTER}")
         sits.model.say("Half a")
@@ -181,7 +181,7 @@ async def test_where_the_store_fails_on_the_way_elsewhere_that_is_told_and_the_c
         raise errors.StoreBusy("It is locked.")
 
     async with sat() as sits:
-        await talk.exchanges(sits.home.db, 1, "other")
+        await slash_commands.exchanges(sits.home.db, 1, "other")
         with monkeypatch.context() as now:
             now.setattr(sits.home.db, fails, failing)
             await sits.chat.session.switch("other")

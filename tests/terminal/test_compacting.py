@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast import SessionDB
-from tests.cli import program, provider, terminal
 from tests.faults import compacting
+from tests.support import polling, provider_process, pty_terminal
 
 STOP = "\x03"
 
@@ -16,11 +16,14 @@ def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
     with SessionDB(path) as db:
         compacting.fill(db, "talk", 20)
         log = db.transcript("talk")
-    answers = (provider.said_and_hung("Goal: the"), provider.said("Still here."))
-    with provider.playing(*answers) as played, terminal.opened(tmp_path, "--continue", env=played.env) as screen:
+    answers = (provider_process.said_and_hung("Goal: the"), provider_process.said("Still here."))
+    with (
+        provider_process.playing(*answers) as played,
+        pty_terminal.opened(tmp_path, "--continue", env=played.env) as screen,
+    ):
         screen.enter("/compact here 1")
         screen.wait_for("/compact here 1")
-        program.wait_until(lambda: played.asked)
+        polling.until(lambda: played.asked)
         screen.type(f"{STOP}and now?")  # what is typed after it waits for the prompt
         screen.wait_for("The command was stopped.")
         screen.wait_for("> and now?")
@@ -41,10 +44,17 @@ def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_pat
     path = tmp_path / "data" / "holdfast.db"
     with SessionDB(path) as db:
         compacting.fill(db, "talk", 20)
-    answers = (provider.said_and_hung("Goal: the"), provider.said("short"), provider.said("short"))
-    with provider.playing(*answers) as played, terminal.opened(tmp_path, "--continue", env=played.env) as screen:
+    answers = (
+        provider_process.said_and_hung("Goal: the"),
+        provider_process.said("short"),
+        provider_process.said("short"),
+    )
+    with (
+        provider_process.playing(*answers) as played,
+        pty_terminal.opened(tmp_path, "--continue", env=played.env) as screen,
+    ):
         screen.enter("/compact here 1")
-        program.wait_until(lambda: played.asked)
+        polling.until(lambda: played.asked)
         screen.type(STOP)
         screen.wait_for("The command was stopped.")
         screen.enter("/compact here 1")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from holdfast import events
-from tests.compaction.test_compress import filled
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import rpc_client
+from tests.support.chat import Dictated
+from tests.support.compaction import fill
 
 
 async def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_it_has_its_own_end() -> None:
-    async with calling.client(["Saw it.", "Fine."]) as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client(["Saw it.", "Fine."]) as (desk, client):
+        await fill(desk.db, 1)
         await desk.db.mail.add_inbox_entry("talk", "build", "The build ended.", kind="process")
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="And now?", uid="mine")
@@ -30,8 +30,8 @@ async def test_what_a_program_tells_is_a_turn_of_its_own_and_the_prompt_behind_i
 
 
 async def test_a_prompt_of_somebody_else_is_told_by_its_own_uid() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client(["a", "b"]) as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         other = desk.home.door.submit("talk", events.Submit("From elsewhere", "theirs"))
         await client.ask("prompt.submit", session_id="talk", text="From here", uid="ours")
@@ -42,8 +42,8 @@ async def test_a_prompt_of_somebody_else_is_told_by_its_own_uid() -> None:
 
 
 async def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_told() -> None:
-    async with calling.client() as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client() as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         desk.home.door.publish("talk", events.Notice("\ud800 is no text"))
         desk.home.door.publish("talk", events.Notice("This is."))
@@ -52,8 +52,8 @@ async def test_something_that_cannot_be_told_keeps_nothing_behind_it_from_being_
 
 @pytest.mark.parametrize(("line", "said"), [("/stop", "Nothing is running."), ("/title  A\nplan", "Title: A plan")])
 async def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, said: str) -> None:
-    async with calling.client() as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client() as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         done = await client.ask("command.exec", session_id="talk", line=line)
         assert (done["ok"], done["output"]) == (True, [{"level": "info", "text": said}])
@@ -61,10 +61,10 @@ async def test_what_a_command_said_is_in_its_answer_whatever_it_is(line: str, sa
 
 @pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101, "x" * 1_000_000])
 async def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(title: str) -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
-            refused = await calling.refusal(client.ask(method, **given, title=title))
+            refused = await rpc_client.refusal(client.ask(method, **given, title=title))
             assert (refused.code, refused.data) == (-32000, {"type": "InvalidArgument"})
         assert len([*desk.server._sessions]) == 1
         assert desk.home.door._titles == {}
@@ -72,7 +72,7 @@ async def test_a_title_that_can_never_be_given_is_refused_when_it_is_wanted(titl
 
 @pytest.mark.parametrize("how", ["session.create", "session.title", "/title", "/new"])
 async def test_a_title_that_is_wanted_is_told_as_it_will_be_given(how: str) -> None:
-    async with calling.client() as (_, client):
+    async with rpc_client.client() as (_, client):
         odd = "\x1b]0;evil\x07 plan"
         first: dict[str, Any] = {"title": odd} if how == "session.create" else {}
         key = (await client.ask("session.create", **first))["session_id"]
@@ -88,7 +88,7 @@ async def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_loo
     reached, go = asyncio.Event(), asyncio.Event()
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         works = desk.db.mail.inbox_entries
 
         async def slow(*given: Any) -> Any:
@@ -110,8 +110,8 @@ async def test_a_prompt_says_how_many_come_before_it_also_while_the_inbox_is_loo
 async def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is_behind_it_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with calling.client() as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client() as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         (session,) = desk.server._sessions
         tell = session._messages.build
@@ -128,8 +128,8 @@ async def test_whatever_is_wrong_with_what_is_told_is_logged_at_once_and_what_is
 
 
 async def test_a_turn_that_breaks_down_after_its_end_was_told_has_no_second_end() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client(["a", "b"]) as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         agent = await desk.home.door.agents.get("talk")
         works = agent.run_conversation

@@ -7,10 +7,10 @@ import io
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from holdfast.chat import dumb_terminal
 from holdfast.terminal import event_text
+from tests.support.polling import until_async
 
 
 class Person:
@@ -39,12 +39,6 @@ class Paper:
         return line
 
 
-async def until(happened: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not happened():
-            await asyncio.sleep(0)
-
-
 Story = Callable[[dumb_terminal.DumbTerminal, Person, Paper, int], Awaitable[None]]
 
 
@@ -71,9 +65,9 @@ def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> 
     async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         assert paper.out.getvalue() == "\n> "
         os.write(keys, "one\ntwo\nü".encode()[:-1])
-        await until(lambda: len(person.did) == 2)
+        await until_async(lambda: len(person.did) == 2)
         os.write(keys, "ü\n".encode()[1:])
-        await until(lambda: len(person.did) == 3)
+        await until_async(lambda: len(person.did) == 3)
         assert person.did == ["one", "two", "ü"]
 
     told(story)
@@ -82,13 +76,13 @@ def test_lines_are_taken_as_they_come_and_a_piece_of_one_waits_for_its_end() -> 
 def test_a_question_is_answered_by_the_next_line_only() -> None:
     async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"before\n")
-        await until(lambda: person.did)
+        await until_async(lambda: person.did)
         answer = asyncio.create_task(front.read_line("Allow? > "))
         await asyncio.sleep(0)
         assert paper.out.getvalue().endswith("Allow? > ")
         os.write(keys, b"y\nafter\n")
         assert await answer == "y"
-        await until(lambda: len(person.did) == 2)
+        await until_async(lambda: len(person.did) == 2)
         assert person.did == ["before", "after"]
 
     told(story)
@@ -97,15 +91,15 @@ def test_a_question_is_answered_by_the_next_line_only() -> None:
 def test_an_interrupt_takes_back_half_a_line_and_is_told_to_the_question_or_the_person() -> None:
     async def story(front: dumb_terminal.DumbTerminal, person: Person, paper: Paper, keys: int) -> None:
         os.write(keys, b"half")
-        await until(lambda: front._partial)
+        await until_async(lambda: front._partial)
         signal.raise_signal(signal.SIGINT)
-        await until(lambda: person.did)
+        await until_async(lambda: person.did)
         answer = asyncio.create_task(front.read_line("Allow? > "))
         await asyncio.sleep(0)
         signal.raise_signal(signal.SIGINT)
         assert await answer is None
         os.write(keys, b"whole\n")
-        await until(lambda: len(person.did) == 2)
+        await until_async(lambda: len(person.did) == 2)
         assert person.did == ["^C", "whole"]
 
     # Whatever ran in this process before may have left another.
@@ -122,7 +116,7 @@ async def test_the_end_of_what_can_be_typed_leaves() -> None:
     person = Person()
     running = asyncio.create_task(dumb_terminal.DumbTerminal(Paper(), person, source).run())
     os.close(keys)
-    await until(lambda: person.did)
+    await until_async(lambda: person.did)
     running.cancel()
     await asyncio.wait([running])
     os.close(source)
@@ -144,7 +138,7 @@ def test_what_is_written_while_somebody_could_type_begins_at_a_line_of_its_own()
         front.ready()
         assert paper.out.getvalue() == "\n> \nA notice.\n\n> "
         os.write(keys, b"hello\n")
-        await until(lambda: person.did)
+        await until_async(lambda: person.did)
         front.write([event_text.StyledText("Answer.\n")])
         assert paper.out.getvalue().endswith("\n> Answer.\n")
 

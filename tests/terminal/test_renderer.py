@@ -13,10 +13,9 @@ from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.layout.screen import Screen as Drawn
 
 from holdfast.chat import input_line, renderer
-from tests.agent import stage
-from tests.agent.commands import talk
-from tests.terminal.screen import Screen
-from tests.terminal.sitting import ENTER, sitting
+from tests.support import agents, slash_commands
+from tests.support.chat import ENTER, sitting
+from tests.support.screen import Screen
 from tests.terminal.test_chat import sat
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
@@ -121,7 +120,7 @@ def test_a_row_that_a_narrower_terminal_broke_counts_also_where_the_cursor_is_in
 async def test_one_empty_row_stands_over_the_prompt_whatever_came_before() -> None:
     async with sat() as sits:
         assert "first message.\n\n> " in await sits.sees("first message.\n\n> ")
-        await talk.exchanges(sits.home.db, 1, "other")
+        await slash_commands.exchanges(sits.home.db, 1, "other")
         sits.type(f"/resume other{ENTER}")
         shown = await sits.sees("a1\n\n> ")
         assert "\n\n\n" not in shown
@@ -165,14 +164,14 @@ ANY = st.lists(
 def test_for_any_answer_on_any_terminal_the_prompt_stands_at_the_end_and_what_came_before_stays(
     pieces: list[str], columns: int, rows: int
 ) -> None:
-    async def story(db: stage.AsyncSessionDB) -> None:
+    async def story(db: agents.AsyncSessionDB) -> None:
         async with sitting(db, columns, rows) as sits:
             sits.type(f"go{ENTER}")
-            sits.model.say(*pieces, "wxend", None)
+            sits.model.say(*pieces, "\n\nwxend", None)  # On a line of its own, so that it is not wrapped.
             await sits.sees("wxend")
             shown = await sits.idles()
             assert shown.count("wxend") == 1
             assert shown.count("> go") == 1
             assert "".join(shown.split()).count("Anewconversation") == 1
 
-    stage.run(story)
+    agents.run(story)

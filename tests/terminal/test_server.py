@@ -14,10 +14,9 @@ from holdfast import content_parts, errors, events, types
 from holdfast.model import base
 from holdfast.rpc_server import wire_types
 from holdfast.runtime import subscriptions
-from tests.agent import house
-from tests.compaction.test_compress import Writer, filled, held
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import approvals, rpc_client
+from tests.support.chat import Dictated
+from tests.support.compaction import FakeSummarizer, blocked_summary, fill
 
 
 def png() -> bytes:
@@ -32,7 +31,7 @@ def png() -> bytes:
 PICTURE = {"data": base64.b64encode(png()).decode()}
 
 
-async def opened(client: calling.Caller, **given: Any) -> str:
+async def opened(client: rpc_client.Caller, **given: Any) -> str:
     key: str = (await client.ask("session.create", **given))["session_id"]
     return key
 
@@ -43,7 +42,7 @@ async def opened(client: calling.Caller, **given: Any) -> str:
 async def test_a_prompt_during_a_turn_is_queued_and_each_has_one_end_in_order(store: str) -> None:
     model = Dictated()
 
-    async with calling.client(model=model, target=store) as (_, client):
+    async with rpc_client.client(model=model, target=store) as (_, client):
         key = await opened(client)
         sent = [await client.ask("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(3)]
         assert [each["queued"] for each in sent] == [0, 1, 2]
@@ -56,7 +55,7 @@ async def test_a_prompt_during_a_turn_is_queued_and_each_has_one_end_in_order(st
 
 
 async def test_prompts_that_are_sent_at_once_are_answered_in_the_order_they_were_sent() -> None:
-    async with calling.client(["ok"] * 6) as (_, client):
+    async with rpc_client.client(["ok"] * 6) as (_, client):
         key = await opened(client)
         slow = client.asking("prompt.submit", session_id=key, text="first", images=[PICTURE])
         quick = [client.asking("prompt.submit", session_id=key, text=f"{number}") for number in range(5)]
@@ -70,7 +69,7 @@ async def test_prompts_that_are_sent_at_once_are_answered_in_the_order_they_were
 async def test_a_session_does_not_wait_for_another_one() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (_, client):
+    async with rpc_client.client(model=model) as (_, client):
         one, two = await opened(client), await opened(client)
         await client.ask("prompt.submit", session_id=one, text="slow")
         await client.until("message.start", text="slow")
@@ -86,7 +85,7 @@ async def test_a_session_does_not_wait_for_another_one() -> None:
 
 
 async def test_the_same_uid_again_is_the_same_message() -> None:
-    async with calling.client(["one", "two"]) as (desk, client):
+    async with rpc_client.client(["one", "two"]) as (desk, client):
         key = await opened(client)
         for _ in range(2):
             reply = await client.say(key, "Hello", uid="mine")
@@ -97,7 +96,7 @@ async def test_the_same_uid_again_is_the_same_message() -> None:
 async def test_a_prompt_that_is_dropped_from_the_queue_has_its_end_too() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (_, client):
+    async with rpc_client.client(model=model) as (_, client):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="a", uid="a")
         await client.until("message.start")
@@ -113,7 +112,7 @@ async def test_a_prompt_that_is_dropped_from_the_queue_has_its_end_too() -> None
 
 @pytest.mark.parametrize("fault", [errors.RequestRefused("No."), ZeroDivisionError("inside")])
 async def test_a_turn_that_fails_has_its_end_and_the_next_is_answered(fault: Exception) -> None:
-    async with calling.client([fault, "ok"]) as (_, client):
+    async with rpc_client.client([fault, "ok"]) as (_, client):
         key = await opened(client)
         failed = (await client.say(key, "a", uid="a"))["payload"]
         assert (failed["uid"], failed["status"] in ("model", "failed"), bool(failed["error"])) == ("a", True, True)
@@ -125,7 +124,7 @@ async def test_a_turn_that_fails_has_its_end_and_the_next_is_answered(fault: Exc
 async def test_an_interrupt_stops_the_turn_and_keeps_what_was_said() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (_, client):
+    async with rpc_client.client(model=model) as (_, client):
         key = await opened(client)
         assert not (await client.ask("session.interrupt", session_id=key))["interrupted"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -137,7 +136,7 @@ async def test_an_interrupt_stops_the_turn_and_keeps_what_was_said() -> None:
 
 
 async def test_a_prompt_that_is_stopped_before_its_turn_began_has_its_end() -> None:
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         key = await opened(client)
         sent = client.asking("prompt.submit", session_id=key, text="Hello", uid="early")
         while not desk.home.door.running(key):
@@ -147,7 +146,7 @@ async def test_a_prompt_that_is_stopped_before_its_turn_began_has_its_end() -> N
         ended = (await client.until("message.complete"))["payload"]
         assert (ended["uid"], ended["status"], ended["last_seq"]) == ("early", "interrupted", None)
         assert client.told("message.start") == []
-        assert await calling.no_row(desk.db, key)
+        assert await rpc_client.no_row(desk.db, key)
 
 
 async def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() -> None:
@@ -158,7 +157,10 @@ async def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() 
         await go.wait()
         return "done"
 
-    async with calling.client([house.runs("true"), "ok", "Yes."], shell=house.Shell(wait), yes=True) as (desk, client):
+    async with rpc_client.client([approvals.runs("true"), "ok", "Yes."], shell=approvals.Shell(wait), yes=True) as (
+        desk,
+        client,
+    ):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Hello")
         await reached.wait()
@@ -175,7 +177,7 @@ async def test_steering_tells_the_running_turn_and_without_one_it_is_a_prompt() 
 async def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() -> None:
     pieces = [base.ContentDelta(f"{number} ") for number in range(1000)]
 
-    async with calling.client([[*pieces, base.FinishDelta("stop")]]) as (desk, client):
+    async with rpc_client.client([[*pieces, base.FinishDelta("stop")]]) as (desk, client):
         key = await opened(client)
         await client.ask("prompt.submit", session_id=key, text="Count.")
         client.reads.clear()
@@ -196,8 +198,8 @@ async def test_a_client_that_does_not_read_is_told_the_whole_and_fewer_pieces() 
     [("all", ["start", "start", "complete", "complete"]), ("new", ["start", "complete"]), ("off", [])],
 )
 async def test_tools_are_told_of_as_the_client_wants(progress: str, shown: list[str]) -> None:
-    script = [house.runs("echo a long line that does not fit", "c1"), house.runs("true", "c2"), "ok"]
-    async with calling.client(script, yes=True) as (desk, client):
+    script = [approvals.runs("echo a long line that does not fit", "c1"), approvals.runs("true", "c2"), "ok"]
+    async with rpc_client.client(script, yes=True) as (desk, client):
         key = await opened(client, options={"tool_progress": progress, "columns": 20})
         await client.say(key, "Hello")
         told = client.told("tool.start", "tool.complete")
@@ -208,7 +210,7 @@ async def test_tools_are_told_of_as_the_client_wants(progress: str, shown: list[
 
 @pytest.mark.parametrize("shows", [True, False])
 async def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bool) -> None:
-    async with calling.client([base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))]) as (
+    async with rpc_client.client([base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))]) as (
         _,
         client,
     ):
@@ -221,7 +223,7 @@ async def test_what_the_model_thinks_is_told_only_where_that_is_wanted(shows: bo
 
 
 async def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> None:
-    async with calling.client(["A dot.", "Nothing."]) as (desk, client):
+    async with rpc_client.client(["A dot.", "Nothing."]) as (desk, client):
         key = await opened(client, options={"images": [PICTURE]})
         assert (await client.ask("session.info", session_id=key))["options"]["images"] == 1
         await client.say(key, "What is it?", images=[PICTURE])
@@ -238,16 +240,16 @@ async def test_attached_images_go_with_the_next_prompt_and_with_no_other() -> No
     ("data", "why"), [("%%%", "base64"), ("AAAA", "not a valid PNG"), (PICTURE["data"][:40], "not a valid PNG")]
 )
 async def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_sent(data: str, why: str) -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         key = await opened(client)
         for asking in (
             client.ask("prompt.submit", session_id=key, text="Look", images=[{"data": data}]),
             client.ask("session.options", session_id=key, options={"images": [{"data": data}]}),
             client.ask("session.create", options={"images": [{"data": data}]}),
         ):
-            refused = await calling.refusal(asking)
+            refused = await rpc_client.refusal(asking)
             assert (refused.code, why in str(refused)) == (-32602, True)
-        assert await calling.no_row(desk.db, key)
+        assert await rpc_client.no_row(desk.db, key)
         assert [session.key for session in desk.server._sessions] == [key]
 
 
@@ -255,8 +257,8 @@ async def test_an_image_that_does_not_hold_together_is_refused_and_nothing_is_se
 
 
 async def test_the_transcript_comes_in_stretches_that_fit() -> None:
-    async with calling.client() as (desk, client):
-        await filled(desk.db, 30)
+    async with rpc_client.client() as (desk, client):
+        await fill(desk.db, 30)
         await client.ask("session.resume", session_id="talk")
         seen: list[int] = []
         more = True
@@ -273,22 +275,22 @@ async def test_the_transcript_comes_in_stretches_that_fit() -> None:
 
 
 async def test_an_undo_is_told_and_shows_in_the_transcript() -> None:
-    async with calling.client(["a", "b"]) as (_, client):
+    async with rpc_client.client(["a", "b"]) as (_, client):
         key = await opened(client)
-        refused = await calling.refusal(client.ask("session.undo", session_id=key))
+        refused = await rpc_client.refusal(client.ask("session.undo", session_id=key))
         assert refused.code == -32000
         await client.say(key, "One")
         await client.say(key, "Two")
         assert "Undone" in (await client.ask("session.undo", session_id=key))["text"]
         said = (await client.ask("session.history", session_id=key))["messages"]
         assert [each["taken_back"] for each in said] == [False, False, True, True]
-        assert (await calling.refusal(client.ask("session.undo", session_id=key, turns=5))).code == -32000
+        assert (await rpc_client.refusal(client.ask("session.undo", session_id=key, turns=5))).code == -32000
 
 
 async def test_a_compaction_says_what_became_of_it_and_everybody_is_told() -> None:
-    async with calling.client(summarizer=Writer()) as (desk, client):
+    async with rpc_client.client(summarizer=FakeSummarizer()) as (desk, client):
         other = await desk.caller()
-        await filled(desk.db, 50)
+        await fill(desk.db, 50)
         for each in (client, other):
             await each.ask("session.resume", session_id="talk")
         made = await client.ask("session.compress", session_id="talk", focus="pier 3", keep_exchanges=3)
@@ -300,14 +302,14 @@ async def test_a_compaction_says_what_became_of_it_and_everybody_is_told() -> No
         again = await client.ask("session.compress", session_id="talk", keep_exchanges=3)
         assert (again["outcome"], again["session_id"]) == ("nothing_to_do", made["session_id"])
         key = await opened(client)
-        assert (await calling.refusal(client.ask("session.compress", session_id=key))).code == -32000
+        assert (await rpc_client.refusal(client.ask("session.compress", session_id=key))).code == -32000
 
 
 async def test_a_compaction_that_is_not_wanted_any_more_stops() -> None:
-    slow, reached, _ = held()
+    slow, reached, _ = blocked_summary()
 
-    async with calling.client(["ok"], summarizer=Writer(slow), background=False) as (desk, client):
-        await filled(desk.db, 50)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(slow), background=False) as (desk, client):
+        await fill(desk.db, 50)
         await client.ask("session.resume", session_id="talk")
         made = client.asking("session.compress", session_id="talk")
         await reached.wait()
@@ -319,18 +321,20 @@ async def test_a_compaction_that_is_not_wanted_any_more_stops() -> None:
 
 
 async def test_a_branch_is_open_beside_where_it_came_from() -> None:
-    async with calling.client(["a", "b", "c"]) as (_, client):
+    async with rpc_client.client(["a", "b", "c"]) as (_, client):
         key = await opened(client)
         await client.say(key, "Hello")
         made = await client.ask("session.branch", session_id=key, title="Other way")
         assert (made["title"], made["conversation_id"] != key, made["last_seq"]) == ("Other way", True, 2)
         assert (await client.say(made["session_id"], "There"))["payload"]["text"] == "b"
         assert (await client.say(key, "Here"))["payload"]["text"] == "c"
-        assert (await calling.refusal(client.ask("session.branch", session_id=key, title="Other way"))).code == -32000
+        assert (
+            await rpc_client.refusal(client.ask("session.branch", session_id=key, title="Other way"))
+        ).code == -32000
 
 
 async def test_sessions_are_listed_and_opened_by_id_beginning_and_title() -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         for name in ("alpha_1", "alpha_2"):
             await desk.db.create_session(name, source="test", title=f"Title of {name}")
             await desk.db.append_messages(name, [types.NewMessage(role="user", content="Hello")])
@@ -339,14 +343,14 @@ async def test_sessions_are_listed_and_opened_by_id_beginning_and_title() -> Non
         assert {each["session_id"]: each["open"] for each in listed} == {"alpha_1": True, "alpha_2": False}
         assert len((await client.ask("session.list", limit=1, skip=1))["sessions"]) == 1
         assert (await client.ask("session.resume", session_id="title of ALPHA_2"))["session_id"] == "alpha_2"
-        ambiguous = await calling.refusal(client.ask("session.resume", session_id="alpha"))
+        ambiguous = await rpc_client.refusal(client.ask("session.resume", session_id="alpha"))
         assert (ambiguous.code, sorted(ambiguous.data["candidates"])) == (-32003, ["alpha_1", "alpha_2"])
-        missing = await calling.refusal(client.ask("session.resume", session_id="nobody"))
+        missing = await rpc_client.refusal(client.ask("session.resume", session_id="nobody"))
         assert (missing.code, missing.data) == (-32003, {"type": "NoSuchSession"})
 
 
 async def test_commands_answer_submit_move_and_quit() -> None:
-    async with calling.client(["a", "b", "c"]) as (_, client):
+    async with rpc_client.client(["a", "b", "c"]) as (_, client):
         key = await opened(client)
         await client.say(key, "Hello")
         helped = await client.ask("command.exec", session_id=key, line="/help")
@@ -359,13 +363,13 @@ async def test_commands_answer_submit_move_and_quit() -> None:
         assert (new["moved"]["begun"], new["moved"]["pending_title"]) == (False, "Fresh")
         assert (await client.say(new["moved"]["session_id"], "Hi"))["payload"]["text"] == "c"
         assert (await client.ask("command.exec", session_id=key, line="/quit"))["quit"]
-        assert (await calling.refusal(client.ask("command.exec", session_id=key, line="/a/path"))).code == -32602
-        assert (await calling.refusal(client.ask("command.exec", session_id=key, line="words"))).code == -32602
+        assert (await rpc_client.refusal(client.ask("command.exec", session_id=key, line="/a/path"))).code == -32602
+        assert (await rpc_client.refusal(client.ask("command.exec", session_id=key, line="words"))).code == -32602
         assert client.told("error") == []
 
 
 async def test_what_one_client_does_another_one_of_the_same_conversation_sees() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         other = await desk.caller()
         key = await opened(client)
         await client.say(key, "Hello", uid="u1")
@@ -401,31 +405,31 @@ async def test_what_one_client_does_another_one_of_the_same_conversation_sees() 
     ],
 )
 async def test_parameters_that_cannot_be_meant_are_refused(method: str, params: dict[str, Any]) -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         key = await opened(client)
         given = {name: key if value == "KEY" else value for name, value in params.items()}
-        assert (await calling.refusal(client.ask(method, **given))).code == -32602
-        assert await calling.no_row(desk.db, key)
+        assert (await rpc_client.refusal(client.ask(method, **given))).code == -32602
+        assert await rpc_client.no_row(desk.db, key)
 
 
 async def test_what_another_client_has_open_is_not_open_here() -> None:
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         other = await desk.caller()
         key = await opened(client)
-        assert (await calling.refusal(other.ask("prompt.submit", session_id=key, text="x"))).code == -32003
+        assert (await rpc_client.refusal(other.ask("prompt.submit", session_id=key, text="x"))).code == -32003
         await client.say(key, "Hello")
         for method, more in (("prompt.submit", {"text": "x"}), ("session.close", {}), ("session.interrupt", {})):
-            refused = await calling.refusal(other.ask(method, session_id=key, **more))
+            refused = await rpc_client.refusal(other.ask(method, session_id=key, **more))
             assert (refused.code, "session.resume" in str(refused)) == (-32002, True)
         assert (await desk.db.head(key)).live
 
 
 async def test_a_conversation_that_was_deleted_is_refused_and_can_be_closed() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         key = await opened(client)
         await client.say(key, "Hello")
         await desk.db.delete_conversation(key)
-        refused = await calling.refusal(client.ask("session.history", session_id=key))
+        refused = await rpc_client.refusal(client.ask("session.history", session_id=key))
         assert (refused.code, refused.data) == (-32000, {"type": "ConversationDeleted"})
         failed = (await client.say(key, "Again"))["payload"]
         assert (failed["status"] != "completed", bool(failed["error"])) == (True, True)
@@ -433,7 +437,7 @@ async def test_a_conversation_that_was_deleted_is_refused_and_can_be_closed() ->
 
 
 async def test_the_server_says_what_it_is_before_it_is_asked() -> None:
-    async with calling.client() as (_, client):
+    async with rpc_client.client() as (_, client):
         about = await client.ask("server.info")
         assert client.events[0] == {"type": "ready", "session_id": None, "payload": about}
         assert [client.frames[0].get("method"), *client.frames[1:]] == ["event", *client.answers]
@@ -441,7 +445,7 @@ async def test_the_server_says_what_it_is_before_it_is_asked() -> None:
 
 
 async def test_a_command_that_is_told_to_its_sender_first_is_told_to_all() -> None:
-    async with calling.client() as (desk, _):
+    async with rpc_client.client() as (desk, _):
         order: list[str] = []
         door = desk.home.door
         with door.subscribe("talk", on_event=lambda _: order.append("everybody")):

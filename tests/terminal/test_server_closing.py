@@ -10,15 +10,15 @@ from holdfast import AsyncSessionDB
 from holdfast.compaction import hooks
 from holdfast.rpc_server import session
 from holdfast.runtime import subscriptions
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import rpc_client
+from tests.support.chat import Dictated
 from tests.terminal.test_server_leaving import ends, spoken, until_ended
 from tests.terminal.test_sessions import failing, uids, until_none_is_left
 
 # --- who reads slowly ----------------------------------------------------------------------------------
 
 
-async def unread(desk: calling.Desk, client: calling.Caller, model: Dictated) -> str:
+async def unread(desk: rpc_client.Desk, client: rpc_client.Caller, model: Dictated) -> str:
     """Three prompts of a client that stopped reading in the turn of the first; the session."""
     key: str = (await client.ask("session.create"))["session_id"]
     for uid in "abc":
@@ -38,7 +38,7 @@ async def test_who_reads_late_is_told_every_end_before_its_close_is_answered(mon
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = await unread(desk, client, model)
         closed = client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
@@ -53,7 +53,7 @@ async def test_who_never_reads_is_not_waited_for_at_the_end(how: str, monkeypatc
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = await unread(desk, client, model)
         client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
@@ -76,7 +76,7 @@ async def test_opening_again_what_is_being_closed_keeps_nobody_from_opening_othe
         reached.set()
         await go.wait()
 
-    async with calling.client(["a", "b", "c"], hooks=hooks.Hooks(closing=(closing,))) as (_, client):
+    async with rpc_client.client(["a", "b", "c"], hooks=hooks.Hooks(closing=(closing,))) as (_, client):
         key, other = await spoken(client), await spoken(client, "Other words")
         go.set()
         await client.ask("session.close", session_id=other)
@@ -105,7 +105,7 @@ async def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async with calling.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
+    async with rpc_client.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         other = await desk.caller()
         key = await spoken(client)
         await other.ask("session.resume", session_id=key)
@@ -121,7 +121,7 @@ async def test_of_two_who_leave_at_once_one_ends_it(how: str) -> None:
 
 
 async def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt() -> None:
-    async with calling.client(["a"], grace=0.0) as (desk, client):
+    async with rpc_client.client(["a"], grace=0.0) as (desk, client):
         key = await spoken(client)
         failing(desk.db, session.END_ATTEMPTS - 1)
         await client.leave()
@@ -131,7 +131,7 @@ async def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt
 
 async def test_server_shuts_down_although_the_store_cannot_end_a_conversation(db: AsyncSessionDB) -> None:
     before = asyncio.all_tasks()
-    async with calling.served(db, ["a"]) as desk:
+    async with rpc_client.served(db, ["a"]) as desk:
         await spoken(await desk.caller())
         failing(db, 99)
     await asyncio.sleep(0)

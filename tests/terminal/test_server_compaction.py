@@ -7,9 +7,8 @@ import asyncio
 import pytest
 
 from holdfast.compaction import compress, hooks
-from tests.agent import house
-from tests.compaction.test_compress import Writer, filled, held
-from tests.terminal import calling
+from tests.support import approvals, rpc_client
+from tests.support.compaction import FakeSummarizer, blocked_summary, fill
 
 ALMOST = 50
 """Exchanges beyond the soft threshold."""
@@ -28,16 +27,16 @@ STOPS = {
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("ask", ASKED)
 async def test_whoever_has_it_open_can_stop_it(ask: str, stop: str) -> None:
-    slow, reached, _ = held()
+    slow, reached, _ = blocked_summary()
 
-    async with calling.client(["ok"], summarizer=Writer(slow), background=False) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(slow), background=False) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking(ask, **ASKED[ask])
         await reached.wait()
         stopped = await client.ask(stop, **STOPS[stop])
         assert stopped["interrupted" if stop == "session.interrupt" else "ok"]
-        result = calling.result(await made)
+        result = rpc_client.result(await made)
         if ask == "session.compress":
             assert (result["outcome"], result["reason"]) == ("failed", STOPPED)
         else:
@@ -55,11 +54,11 @@ async def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_
         reached.set()
         await go.wait()
 
-    async with calling.client(summarizer=Writer(), background=False, hooks=hooks.Hooks(after=(after,))) as (
+    async with rpc_client.client(summarizer=FakeSummarizer(), background=False, hooks=hooks.Hooks(after=(after,))) as (
         desk,
         client,
     ):
-        await filled(desk.db, ALMOST)
+        await fill(desk.db, ALMOST)
         other = await desk.caller()
         for each in (client, other):
             await each.ask("session.resume", session_id="talk")
@@ -73,10 +72,10 @@ async def test_a_stop_that_comes_when_it_is_written_stops_nothing_and_everybody_
 
 
 async def test_a_close_stops_it() -> None:
-    slow, reached, _ = held()
+    slow, reached, _ = blocked_summary()
 
-    async with calling.client(summarizer=Writer(slow), background=False) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(summarizer=FakeSummarizer(slow), background=False) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking("session.compress", session_id="talk")
         await reached.wait()
@@ -89,10 +88,10 @@ async def test_a_close_stops_it() -> None:
 
 @pytest.mark.parametrize("ask", ASKED)
 async def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
-    writer = Writer()
+    writer = FakeSummarizer()
 
-    async with calling.client(["ok"], summarizer=writer, background=False) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], summarizer=writer, background=False) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.ask("session.close", session_id="talk")
         await client.ask("session.resume", session_id="talk")
@@ -108,10 +107,10 @@ async def test_what_was_ended_is_not_summed_up_in_vain(ask: str) -> None:
 
 @pytest.mark.parametrize("ask", ASKED)
 async def test_nothing_waits_for_it(ask: str) -> None:
-    slow, reached, go = held()
+    slow, reached, go = blocked_summary()
 
-    async with calling.client(["ok"] * 40, summarizer=Writer(slow), background=False) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"] * 40, summarizer=FakeSummarizer(slow), background=False) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = client.asking(ask, **ASKED[ask])
         await reached.wait()
@@ -124,7 +123,7 @@ async def test_nothing_waits_for_it(ask: str) -> None:
         await client.until("message.complete", uid="39")
         assert not made.done()
         go.set()
-        result = calling.result(await made)
+        result = rpc_client.result(await made)
         if ask == "session.compress":
             assert result["outcome"] == "compacted"
         else:
@@ -133,13 +132,15 @@ async def test_nothing_waits_for_it(ask: str) -> None:
 
 
 async def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
-    slow, reached, go = held()
+    slow, reached, go = blocked_summary()
 
-    async with calling.client([house.runs("true"), "Done."], summarizer=Writer(slow), background=False) as (
+    async with rpc_client.client(
+        [approvals.runs("true"), "Done."], summarizer=FakeSummarizer(slow), background=False
+    ) as (
         desk,
         client,
     ):
-        await filled(desk.db, ALMOST)
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="Do it.", uid="it")
         await client.until("approval.request")
@@ -152,10 +153,10 @@ async def test_what_waits_for_permission_is_permitted_meanwhile() -> None:
 
 
 async def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
-    slow, reached, go = held()
+    slow, reached, go = blocked_summary()
 
-    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(slow)) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
         await reached.wait()
@@ -165,8 +166,8 @@ async def test_an_interrupt_leaves_what_is_made_beside_the_turns() -> None:
 
 
 async def test_a_branch_that_began_with_a_summary_says_what_that_stands_for(store: str) -> None:
-    async with calling.client(target=store, summarizer=Writer()) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(target=store, summarizer=FakeSummarizer()) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         cut = (await client.ask("session.compress", session_id="talk"))["cut_seq"]
         here = await client.ask("session.info", session_id="talk")

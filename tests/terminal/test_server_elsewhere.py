@@ -8,35 +8,33 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from holdfast import AsyncSessionDB, SessionDB
-from tests import postgres
-from tests.agent import stage
-from tests.compaction.test_compress import Writer, agent, filled
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import agents, postgres, rpc_client
+from tests.support.chat import Dictated
+from tests.support.compaction import FakeSummarizer, compacting_agent, fill
 
 OFTEN = 0.01
 ALMOST = 50
 """Exchanges beyond the soft threshold."""
 
-Story = Callable[[calling.Desk, calling.Caller, AsyncSessionDB], Awaitable[None]]
+Story = Callable[[rpc_client.Desk, rpc_client.Caller, AsyncSessionDB], Awaitable[None]]
 
 
 def run(story: Story, address: str, script: object = (), look: float = OFTEN) -> None:
     """Tell a story of a client that has `talk` open, and of another process."""
 
     async def told(db: AsyncSessionDB) -> None:
-        await filled(db, ALMOST)
-        async with AsyncSessionDB(SessionDB(address)) as another, calling.served(db, script, look=look) as desk:
+        await fill(db, ALMOST)
+        async with AsyncSessionDB(SessionDB(address)) as another, rpc_client.served(db, script, look=look) as desk:
             client = await desk.caller()
             await client.ask("session.resume", session_id="talk")
             await story(desk, client, another)
 
-    stage.run(told, address)
+    agents.run(told, address)
 
 
 def test_a_compaction_and_what_becomes_of_it_are_told(shared: str) -> None:
-    async def story(_: calling.Desk, client: calling.Caller, another: AsyncSessionDB) -> None:
-        made = await agent(another, Writer()).compress_context(force=True)
+    async def story(_: rpc_client.Desk, client: rpc_client.Caller, another: AsyncSessionDB) -> None:
+        made = await compacting_agent(another, FakeSummarizer()).compress_context(force=True)
         moved = await client.until("session.info", previous="talk")
         assert (moved["session_id"], moved["payload"]["compacted_to"]) == (made.session_id, made.cut_seq)
         await another.undo_compaction("talk")
@@ -46,7 +44,7 @@ def test_a_compaction_and_what_becomes_of_it_are_told(shared: str) -> None:
 
 
 def test_messages_titles_and_ends_are_told(shared: str) -> None:
-    async def story(_: calling.Desk, client: calling.Caller, another: AsyncSessionDB) -> None:
+    async def story(_: rpc_client.Desk, client: rpc_client.Caller, another: AsyncSessionDB) -> None:
         said = await another.append_message("talk", role="user", content="From elsewhere")
         await client.until("session.info", last_seq=said.seq)
         await another.set_session_title("talk", "Named elsewhere")
@@ -59,18 +57,18 @@ def test_messages_titles_and_ends_are_told(shared: str) -> None:
 
 
 def test_by_a_hint_it_is_told_without_a_look() -> None:
-    async def story(_: calling.Desk, client: calling.Caller, another: AsyncSessionDB) -> None:
+    async def story(_: rpc_client.Desk, client: rpc_client.Caller, another: AsyncSessionDB) -> None:
         heard = len(client.told("session.info"))
         # Who began to listen is known to the other process after a while.
         while len(client.told("session.info")) == heard:
             said = await another.append_message("talk", role="user", content="From elsewhere")
         assert client.told("session.info")[-1]["payload"]["last_seq"] <= said.seq
 
-    run(story, postgres.fresh(), look=calling.FOR_EVER)
+    run(story, postgres.fresh(), look=rpc_client.FOR_EVER)
 
 
 def test_a_deletion_is_told_once(shared: str) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller, another: AsyncSessionDB) -> None:
+    async def story(desk: rpc_client.Desk, client: rpc_client.Caller, another: AsyncSessionDB) -> None:
         await another.delete_conversation("talk")
         told = await client.until("error")
         assert "deleted" in told["payload"]["text"]
@@ -84,7 +82,7 @@ def test_a_deletion_is_told_once(shared: str) -> None:
     run(story, shared, ["a", "b"])
 
 
-async def looked(desk: calling.Desk) -> None:
+async def looked(desk: rpc_client.Desk) -> None:
     """As now and then."""
     for session in desk.server._sessions:
         await session.subscription.check()
@@ -94,7 +92,7 @@ async def looked(desk: calling.Desk) -> None:
 async def test_nothing_is_told_where_nothing_happens_and_own_turns_are_told_once() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         other = (await client.ask("session.create"))["session_id"]
         model.say("a", None)

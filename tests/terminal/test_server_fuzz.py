@@ -15,8 +15,8 @@ import pytest
 
 from holdfast.rpc import frames
 from holdfast.rpc_server import wire_types
-from tests.compaction.test_compress import Writer
-from tests.terminal import calling
+from tests.support import rpc_client
+from tests.support.compaction import FakeSummarizer
 from tests.terminal.test_server import PICTURE
 
 CALLS = 150
@@ -82,7 +82,7 @@ def test_odd_parameters_get_typed_answers_and_harm_nobody(seed: int) -> None:
 
 
 def at_a_server(rng: random.Random, calls: int) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async def story(desk: rpc_client.Desk, client: rpc_client.Caller) -> None:
         other = await desk.caller()
         safe = (await other.ask("session.create"))["session_id"]
         await other.say(safe, "Hello")
@@ -97,7 +97,7 @@ def at_a_server(rng: random.Random, calls: int) -> None:
         assert (await other.ask("session.history", session_id=safe))["last_seq"] == 4
         assert (await client.ask("session.close", session_id=key))["session_id"]
 
-    calling.run(story, ["ok"] * 500)
+    rpc_client.run(story, ["ok"] * 500)
 
 
 # --- many at once --------------------------------------------------------------------------------------
@@ -126,10 +126,10 @@ WEIGHTS = [3 if name == "prompt.submit" else 1 for name in GIVEN]
 class Crowd:
     """Clients that ask all at once, of each other's sessions too, and now and then do not want the answer."""
 
-    def __init__(self, rng: random.Random, clients: list[calling.Caller]) -> None:
+    def __init__(self, rng: random.Random, clients: list[rpc_client.Caller]) -> None:
         self._rng, self._clients = rng, clients
-        self._known: list[tuple[calling.Caller, str]] = []
-        self.taken: list[tuple[calling.Caller, str]] = []
+        self._known: list[tuple[rpc_client.Caller, str]] = []
+        self.taken: list[tuple[rpc_client.Caller, str]] = []
         """The prompts that were, and whose they are."""
 
     async def ask(self, calls: int) -> None:
@@ -164,7 +164,7 @@ class Crowd:
         else:
             self._note(client, answer["result"])
 
-    def _note(self, client: calling.Caller, result: dict[str, Any]) -> None:
+    def _note(self, client: rpc_client.Caller, result: dict[str, Any]) -> None:
         opened = result if "conversation_id" in result else result.get("moved")
         self._known += [(client, opened["session_id"])] if opened else []
         prompt = result if "queued" in result and "uid" in result else result.get("prompt")
@@ -177,7 +177,7 @@ def test_of_many_at_once_every_prompt_that_was_taken_has_one_end(seed: int) -> N
 
 
 def all_at_once(rng: random.Random, calls: int) -> None:
-    async def story(desk: calling.Desk, client: calling.Caller) -> None:
+    async def story(desk: rpc_client.Desk, client: rpc_client.Caller) -> None:
         clients = [client, await desk.caller(), await desk.caller()]
         crowd = Crowd(rng, clients)
         await crowd.ask(calls)
@@ -194,4 +194,4 @@ def all_at_once(rng: random.Random, calls: int) -> None:
         assert not door._states
         assert not door._titles
 
-    calling.run(story, ["ok"] * 10 * calls, summarizer=Writer())
+    rpc_client.run(story, ["ok"] * 10 * calls, summarizer=FakeSummarizer())

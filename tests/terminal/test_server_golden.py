@@ -16,11 +16,9 @@ import jsonschema
 import pytest
 
 from holdfast.rpc_server import wire_types
-from tests.agent import house
-from tests.compaction.test_compress import WINDOW, Writer, filled
-from tests.contract import steps
-from tests.terminal import calling, rpc_schema
-from tests.terminal.sitting import Dictated
+from tests.support import approvals, conversations, rpc_client, rpc_schema
+from tests.support.chat import Dictated
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
 
 GOLDEN = Path(__file__).parent / "golden"
 SCHEMA = Path(__file__).parent.parent.parent / "docs" / "rpc.schema.json"
@@ -31,7 +29,7 @@ CHANGING = {"at", "started_at", "active_at", "used", "before", "after", "request
 class Recorder:
     """A client whose frames are kept."""
 
-    def __init__(self, client: calling.Caller) -> None:
+    def __init__(self, client: rpc_client.Caller) -> None:
         self._client = client
         self.exchanges: list[dict[str, Any]] = []
         self.until = client.until
@@ -47,7 +45,7 @@ class Recorder:
         return [frame for frame in self._client.frames if "id" not in frame]
 
 
-async def conversation(desk: calling.Desk, client: Recorder) -> None:
+async def conversation(desk: rpc_client.Desk, client: Recorder) -> None:
     key = (await client.ask("session.create", options={"columns": 60}))["session_id"]
     await client.ask("prompt.submit", session_id=key, text="Plan the trip", uid="first")
     await client.until("message.complete")
@@ -58,7 +56,7 @@ async def conversation(desk: calling.Desk, client: Recorder) -> None:
     await client.ask("session.close", session_id=key)
 
 
-async def approval(desk: calling.Desk, client: Recorder) -> None:
+async def approval(desk: rpc_client.Desk, client: Recorder) -> None:
     key = (await client.ask("session.create"))["session_id"]
     await client.ask("prompt.submit", session_id=key, text="Tidy up", uid="first")
     request = (await client.until("approval.request"))["payload"]["request_id"]
@@ -67,8 +65,8 @@ async def approval(desk: calling.Desk, client: Recorder) -> None:
     await client.ask("session.close", session_id=key)
 
 
-async def compaction(desk: calling.Desk, client: Recorder) -> None:
-    await filled(desk.db, 90)
+async def compaction(desk: rpc_client.Desk, client: Recorder) -> None:
+    await fill(desk.db, 90)
     await client.ask("session.resume", session_id="talk")
     await client.ask("prompt.submit", session_id="talk", text="Hello", uid="first")
     await client.until("status")
@@ -80,7 +78,7 @@ async def compaction(desk: calling.Desk, client: Recorder) -> None:
     await client.ask("session.close", session_id="talk")
 
 
-async def refusals(desk: calling.Desk, client: Recorder) -> None:
+async def refusals(desk: rpc_client.Desk, client: Recorder) -> None:
     key = (await client.ask("session.create"))["session_id"]
     await client.ask("session.resume", session_id="nobody")
     await client.ask("session.interrupt", session_id="nobody")
@@ -93,11 +91,11 @@ async def refusals(desk: calling.Desk, client: Recorder) -> None:
     await client.ask("session.close", session_id=key)
 
 
-Story = Callable[[calling.Desk, Recorder], Awaitable[None]]
+Story = Callable[[rpc_client.Desk, Recorder], Awaitable[None]]
 STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
     "conversation": (conversation, lambda: {"script": ["To the sea."]}),
-    "approval": (approval, lambda: {"script": [house.runs("rm -r build"), "Tidy now."]}),
-    "compaction": (compaction, lambda: {"model": Dictated(window=WINDOW), "summarizer": Writer()}),
+    "approval": (approval, lambda: {"script": [approvals.runs("rm -r build"), "Tidy now."]}),
+    "compaction": (compaction, lambda: {"model": Dictated(window=WINDOW), "summarizer": FakeSummarizer()}),
     "refusals": (refusals, dict),
 }
 
@@ -107,12 +105,12 @@ def played(name: str) -> dict[str, Any]:
     story, given = STORIES[name]
     found: dict[str, Any] = {}
 
-    async def told(desk: calling.Desk, client: calling.Caller) -> None:
+    async def told(desk: rpc_client.Desk, client: rpc_client.Caller) -> None:
         recorder = Recorder(client)
         await story(desk, recorder)
         found.update(exchanges=recorder.exchanges, events=recorder.events)
 
-    calling.run(told, clock=steps.Clock(), **given())
+    rpc_client.run(told, clock=conversations.Clock(), **given())
     return found
 
 

@@ -9,17 +9,17 @@ import pytest
 from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
 from holdfast.store import notifications
-from tests.agent import house
-from tests.compaction.test_compress import Writer, agent, filled, held
-from tests.terminal import calling
+from tests.support import approvals, rpc_client
+from tests.support.compaction import FakeSummarizer, blocked_summary, fill
+from tests.support.compaction import compacting_agent as agent
 
 FULL, ALMOST = 90, 50
 """Exchanges beyond the hard threshold, and beyond the soft one."""
 
 
 async def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told(store: str) -> None:
-    async with calling.client(["ok"], summarizer=Writer(), target=store) as (desk, client):
-        await filled(desk.db, FULL)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(), target=store) as (desk, client):
+        await fill(desk.db, FULL)
         assert (await client.ask("session.resume", session_id="talk"))["session_id"] == "talk"
         reply = await client.say("talk", "Hello")
         head = (await desk.db.head("talk")).id
@@ -33,10 +33,10 @@ async def test_a_compaction_inside_a_turn_moves_the_key_before_the_reply_is_told
 
 
 async def test_a_compaction_beside_the_turns_moves_the_key() -> None:
-    slow, reached, go = held()
+    slow, reached, go = blocked_summary()
 
-    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(slow)) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         assert (await client.say("talk", "Hello"))["session_id"] == "talk"
         await reached.wait()
@@ -49,8 +49,8 @@ async def test_a_compaction_beside_the_turns_moves_the_key() -> None:
 async def test_a_compaction_of_another_process_moves_the_key_with_the_next_request_and_with_the_next_reply(
     store: str,
 ) -> None:
-    async with calling.client(["ok"], target=store) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], target=store) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
         assert made.session_id != "talk"
@@ -63,8 +63,8 @@ async def test_a_compaction_of_another_process_moves_the_key_with_the_next_reque
 
 
 async def test_a_compaction_of_another_process_moves_the_key_as_soon_as_it_is_heard_of() -> None:
-    async with calling.client() as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client() as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         made = await agent(desk.db).compress_context(force=True)
         for conversation in ("another", "talk", "talk"):
@@ -82,8 +82,11 @@ async def test_a_compaction_of_another_process_during_a_turn_moves_the_key_befor
         await going.wait()
         return "done"
 
-    async with calling.client([house.runs("true"), "ok"], shell=house.Shell(wait), background=False) as (desk, client):
-        await filled(desk.db, 40)
+    async with rpc_client.client([approvals.runs("true"), "ok"], shell=approvals.Shell(wait), background=False) as (
+        desk,
+        client,
+    ):
+        await fill(desk.db, 40)
         await client.ask("session.resume", session_id="talk")
         await client.ask("prompt.submit", session_id="talk", text="Hello", uid="u1")
         request = (await client.until("approval.request"))["payload"]["request_id"]
@@ -96,8 +99,8 @@ async def test_a_compaction_of_another_process_during_a_turn_moves_the_key_befor
 
 
 async def test_the_key_never_goes_back_to_a_head_that_was_overtaken_before_it_was_told() -> None:
-    async with calling.client(summarizer=Writer()) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(summarizer=FakeSummarizer()) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         door = desk.home.door
         client.reads.clear()
@@ -119,11 +122,13 @@ async def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_p
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async with calling.client(["ok"], summarizer=Writer(), hooks=hooks.Hooks(closing=(closing,)), target=store) as (
+    async with rpc_client.client(
+        ["ok"], summarizer=FakeSummarizer(), hooks=hooks.Hooks(closing=(closing,)), target=store
+    ) as (
         desk,
         client,
     ):
-        await filled(desk.db, FULL)
+        await fill(desk.db, FULL)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
         closed = await client.ask("session.close", session_id="talk")
@@ -131,13 +136,13 @@ async def test_closing_after_a_rotation_ends_the_continuation_once_and_not_the_p
         assert closed == {"session_id": head.id, "ended": True}
         assert (parent.end_reason, head.end_reason) == ("compression", "tui_close")
         assert told == [head.id]
-        assert (await calling.refusal(client.ask("session.close", session_id="talk"))).code == -32002
+        assert (await rpc_client.refusal(client.ask("session.close", session_id="talk"))).code == -32002
         assert len(await desk.db.sessions("talk")) == 2
     assert len(told) == 1
 
 
 async def test_closing_twice_at_once_ends_the_head_once() -> None:
-    async with calling.client(["ok"]) as (desk, client):
+    async with rpc_client.client(["ok"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
         both = [client.asking("session.close", session_id=key) for _ in range(2)]
@@ -148,8 +153,8 @@ async def test_closing_twice_at_once_ends_the_head_once() -> None:
 
 @pytest.mark.parametrize("moved", [False, True])
 async def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, store: str) -> None:
-    async with calling.client(target=store) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(target=store) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         if moved:
             await agent(desk.db).compress_context(force=True)
@@ -161,10 +166,10 @@ async def test_closing_with_no_agent_built_ends_the_key_it_holds(moved: bool, st
 
 
 async def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_it_afterwards() -> None:
-    slow, reached, _ = held()
+    slow, reached, _ = blocked_summary()
 
-    async with calling.client(["ok"], summarizer=Writer(slow)) as (desk, client):
-        await filled(desk.db, ALMOST)
+    async with rpc_client.client(["ok"], summarizer=FakeSummarizer(slow)) as (desk, client):
+        await fill(desk.db, ALMOST)
         await client.ask("session.resume", session_id="talk")
         await client.say("talk", "Hello")
         await reached.wait()
@@ -175,7 +180,7 @@ async def test_closing_during_a_compaction_ends_the_head_and_lets_nothing_move_i
 
 
 async def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_key_is_that() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
         await client.ask("session.close", session_id=key)
@@ -186,7 +191,7 @@ async def test_a_message_to_a_closed_conversation_opens_a_continuation_and_the_k
 
 
 async def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -> None:
-    async with calling.client(target=store) as (desk, client):
+    async with rpc_client.client(target=store) as (desk, client):
         opened = await client.ask("session.create", title="A plan", options={"columns": 40})
         key = opened["session_id"]
         assert (opened["begun"], opened["pending_title"]) == (False, "A plan")
@@ -194,7 +199,7 @@ async def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -
         await client.ask("session.title", session_id=key, title="Another")
         await client.ask("command.exec", session_id=key, line="/status")
         assert await client.ask("session.close", session_id=key) == {"session_id": key, "ended": False}
-        assert await calling.no_row(desk.db, key)
+        assert await rpc_client.no_row(desk.db, key)
         assert await desk.db.list_sessions(every=True) == []
         assert desk.home.door.wanted_title(key) is None
 
@@ -205,7 +210,7 @@ async def test_opening_and_closing_without_a_message_leaves_no_row(store: str) -
 async def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_one_is_given_in_the_same_turn(
     store: str,
 ) -> None:
-    async with calling.client(["ok"], target=store) as (desk, client):
+    async with rpc_client.client(["ok"], target=store) as (desk, client):
         await desk.db.create_session("other", source="test", title="Taken")
         key = (await client.ask("session.create", title="Taken"))["session_id"]
         reply = await client.say(key, "Plan the trip")
@@ -218,7 +223,7 @@ async def test_a_title_that_is_taken_is_dropped_with_a_notice_and_the_automatic_
 
 
 async def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         works = desk.db.set_session_title
 
         async def fails(*_: object) -> None:
@@ -238,7 +243,7 @@ async def test_a_title_that_the_store_could_not_take_is_kept_for_the_next_turn()
 
 
 async def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Plan the trip")
         agent = desk.home.door.agents.peek(key)
@@ -251,11 +256,11 @@ async def test_a_title_that_is_set_by_hand_is_not_overtaken_by_one_that_waited()
 
 
 async def test_a_title_by_hand_that_is_taken_is_refused_by_name() -> None:
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         await desk.db.create_session("other", source="test", title="Taken")
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Plan the trip")
-        refused = await calling.refusal(client.ask("session.title", session_id=key, title="Taken"))
+        refused = await rpc_client.refusal(client.ask("session.title", session_id=key, title="Taken"))
         assert (refused.code, refused.data) == (-32000, {"type": "TitleTaken"})
         assert (await client.ask("session.title", session_id=key, title=None))["title"] is None
 
@@ -263,9 +268,12 @@ async def test_a_title_by_hand_that_is_taken_is_refused_by_name() -> None:
 async def test_the_store_is_the_same_for_all_of_it(db: AsyncSessionDB) -> None:
     """Two servers over one file: what one moves, the other's client finds."""
 
-    async with calling.served(db, ["one"]) as first, calling.served(db, ["two"], summarizer=Writer()) as second:
+    async with (
+        rpc_client.served(db, ["one"]) as first,
+        rpc_client.served(db, ["two"], summarizer=FakeSummarizer()) as second,
+    ):
         here, there = await first.caller(), await second.caller()
-        await filled(db, ALMOST)
+        await fill(db, ALMOST)
         await here.ask("session.resume", session_id="talk")
         await there.ask("session.resume", session_id="talk")
         made = await there.ask("session.compress", session_id="talk")

@@ -11,10 +11,9 @@ from holdfast import AsyncSessionDB, content_parts, events
 from holdfast.compaction import hooks
 from holdfast.rpc import frames
 from holdfast.runtime import subscriptions
-from tests.agent import house
-from tests.compaction.test_compress import agent, filled
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import approvals, rpc_client
+from tests.support.chat import Dictated
+from tests.support.compaction import compacting_agent, fill
 
 
 async def ends(db: AsyncSessionDB, session_id: str) -> list[str | None]:
@@ -26,13 +25,13 @@ async def until_ended(db: AsyncSessionDB, session_id: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def spoken(client: calling.Caller, text: str = "Hello") -> str:
+async def spoken(client: rpc_client.Caller, text: str = "Hello") -> str:
     key: str = (await client.ask("session.create"))["session_id"]
     await client.say(key, text)
     return key
 
 
-async def asked(client: calling.Caller, key: str) -> str:
+async def asked(client: rpc_client.Caller, key: str) -> str:
     """A turn that waits for permission; the question."""
     await client.ask("prompt.submit", session_id=key, text="Do it.", uid="it")
     request: str = (await client.until("approval.request"))["payload"]["request_id"]
@@ -45,7 +44,7 @@ async def asked(client: calling.Caller, key: str) -> str:
 async def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prompt_has_its_end(store: str) -> None:
     model = Dictated()
 
-    async with calling.client(model=model, target=store) as (desk, client):
+    async with rpc_client.client(model=model, target=store) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("a", "b", "c"):
             await client.ask("prompt.submit", session_id=key, text=uid, uid=uid)
@@ -59,7 +58,7 @@ async def test_closing_during_a_turn_stops_it_keeps_what_was_said_and_every_prom
 
 
 async def test_whoever_closed_a_session_is_not_asked_any_more() -> None:
-    async with calling.client(["a", house.runs("true"), "Then not."]) as (desk, client):
+    async with rpc_client.client(["a", approvals.runs("true"), "Then not."]) as (desk, client):
         key = await spoken(client)
         await client.ask("session.close", session_id=key)
         result = await desk.home.door.submit(key, events.Submit("Do it."))
@@ -67,7 +66,7 @@ async def test_whoever_closed_a_session_is_not_asked_any_more() -> None:
 
 
 async def test_the_last_of_several_clients_ends_it() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         other = await desk.caller()
         key = await spoken(client)
         await other.ask("session.resume", session_id=key)
@@ -85,7 +84,7 @@ async def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> 
         reached.set()
         await go.wait()
 
-    async with calling.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
+    async with rpc_client.client(["a"], hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         key = await spoken(client)
         asking = client.asking("session.close", session_id=key)
         await reached.wait()
@@ -99,7 +98,7 @@ async def test_a_close_that_nobody_waits_for_any_more_is_done_all_the_same() -> 
 async def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
         client.reads.clear()
@@ -107,7 +106,7 @@ async def test_a_client_that_does_not_read_keeps_nobody_from_closing(monkeypatch
         closing = client.asking("session.close", session_id=key)
         await until_ended(desk.db, key)
         client.reads.set()
-        assert calling.result(await closing)["ended"]
+        assert rpc_client.result(await closing)["ended"]
 
 
 async def test_leaving_the_server_closes_every_session_and_tells_of_it_once(db: AsyncSessionDB) -> None:
@@ -116,12 +115,12 @@ async def test_leaving_the_server_closes_every_session_and_tells_of_it_once(db: 
     async def closing(session_id: str) -> None:
         told.append(session_id)
 
-    async with calling.served(db, ["a", "b"], hooks=hooks.Hooks(closing=(closing,))) as desk:
+    async with rpc_client.served(db, ["a", "b"], hooks=hooks.Hooks(closing=(closing,))) as desk:
         client = await desk.caller()
         keys = [await spoken(client), await spoken(client, "Other words")]
         empty = (await client.ask("session.create"))["session_id"]
     assert [await ends(db, key) for key in keys] == [["tui_close"]] * 2
-    assert await calling.no_row(db, empty)
+    assert await rpc_client.no_row(db, empty)
     assert sorted(told) == sorted(keys)
 
 
@@ -131,7 +130,7 @@ async def test_leaving_the_server_closes_every_session_and_tells_of_it_once(db: 
 async def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while() -> None:
     model = Dictated()
 
-    async with calling.client(model=model, grace=0.0) as (desk, client):
+    async with rpc_client.client(model=model, grace=0.0) as (desk, client):
         other = await desk.caller()
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -145,7 +144,7 @@ async def test_the_sessions_of_a_client_that_vanished_are_closed_after_a_while()
 
 
 async def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(store: str) -> None:
-    async with calling.client([house.runs("true"), "Done."], target=store) as (desk, client):
+    async with rpc_client.client([approvals.runs("true"), "Done."], target=store) as (desk, client):
         key = (await client.ask("session.create", options={"columns": 33}))["session_id"]
         request = await asked(client, key)
         await client.leave()
@@ -163,7 +162,7 @@ async def test_a_client_that_comes_back_goes_on_where_it_was_and_is_asked_again(
 async def test_a_client_that_vanished_without_reading_can_come_back() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
         await client.until("message.start")
@@ -185,7 +184,7 @@ async def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing
 ) -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello", uid="it")
         await client.until("message.start")
@@ -210,23 +209,23 @@ async def test_a_client_that_goes_while_it_is_being_told_something_loses_nothing
 
 
 async def test_what_nobody_came_back_to_permit_is_not_done() -> None:
-    async with calling.client([house.runs("true"), "Done."], grace=0.0) as (desk, client):
+    async with rpc_client.client([approvals.runs("true"), "Done."], grace=0.0) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         await asked(client, key)
         await client.leave()
         await until_ended(desk.db, key)
         assert desk.home.shell.ran == []
-        assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "interrupted")]
+        assert [(allowed, by) for _, allowed, by, _ in await approvals.audit(desk.db)] == [(False, "interrupted")]
 
 
 # --- the end of the input ------------------------------------------------------------------------------
 
-PIPE = frames.FrameLimits(drain_seconds=calling.FOR_EVER)
+PIPE = frames.FrameLimits(drain_seconds=rpc_client.FOR_EVER)
 """Of one who may stop asking before all is told."""
 
 
 async def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all() -> None:
-    async with calling.client(["a", "b"], grace=0.0) as (desk, _):
+    async with rpc_client.client(["a", "b"], grace=0.0) as (desk, _):
         client = await desk.caller(PIPE)
         asked = [
             client.asking("session.create", title="A plan"),
@@ -244,18 +243,18 @@ async def test_what_was_asked_before_the_input_ended_is_answered_turns_and_all()
 
 
 async def test_whoever_asks_nothing_more_permits_nothing_more() -> None:
-    async with calling.client([house.runs("true"), "Then not."]) as (desk, _):
+    async with rpc_client.client([approvals.runs("true"), "Then not."]) as (desk, _):
         client = await desk.caller(PIPE)
         key = (await client.ask("session.create"))["session_id"]
         await asked(client, key)
         await client.leave()
         assert client.told("message.complete")[-1]["payload"]["text"] == "Then not."
         assert desk.home.shell.ran == []
-        assert [(allowed, by) for _, allowed, by, _ in await house.audit(desk.db)] == [(False, "nobody")]
+        assert [(allowed, by) for _, allowed, by, _ in await approvals.audit(desk.db)] == [(False, "nobody")]
 
 
 async def test_another_one_may_still_permit_it() -> None:
-    async with calling.client(["a", house.runs("true"), "Done."]) as (desk, other):
+    async with rpc_client.client(["a", approvals.runs("true"), "Done."]) as (desk, other):
         client = await desk.caller(PIPE)
         key = (await client.ask("session.create"))["session_id"]
         await client.say(key, "Hello")
@@ -273,7 +272,7 @@ async def test_another_one_may_still_permit_it() -> None:
 async def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> None:
     model = Dictated()
 
-    async with calling.client(model=model, grace=0.0) as (desk, _):
+    async with rpc_client.client(model=model, grace=0.0) as (desk, _):
         client = await desk.caller(PIPE if how == "nobody reads" else frames.FrameLimits(drain_seconds=0.01))
         key = (await client.ask("session.create"))["session_id"]
         await client.ask("prompt.submit", session_id=key, text="Hello")
@@ -287,8 +286,8 @@ async def test_a_turn_that_nobody_can_be_told_of_is_not_waited_for(how: str) -> 
 
 
 async def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None:
-    async with calling.client(["a"]) as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client(["a"]) as (desk, client):
+        await fill(desk.db, 1)
         both = [
             client.asking("session.resume", session_id="talk"),
             client.asking("prompt.submit", session_id="talk", text="Hello", uid="u"),
@@ -304,11 +303,11 @@ async def test_what_is_opened_can_be_spoken_to_before_that_is_answered() -> None
 async def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
     key_of: Callable[[str, str], str], store: str
 ) -> None:
-    async with calling.client([house.runs("true"), "Done."], background=False, target=store) as (desk, client):
-        await filled(desk.db, 40)
+    async with rpc_client.client([approvals.runs("true"), "Done."], background=False, target=store) as (desk, client):
+        await fill(desk.db, 40)
         await client.ask("session.resume", session_id="talk")
         request = await asked(client, "talk")
-        head = (await agent(desk.db).compress_context(force=True)).session_id
+        head = (await compacting_agent(desk.db).compress_context(force=True)).session_id
         assert head != "talk"
         key = key_of(head, "talk")
         answered = await client.ask("approval.respond", session_id=key, request_id=request, answer="once")
@@ -320,7 +319,7 @@ async def test_an_approval_that_is_open_across_a_rotation_stays_answerable(
 
 
 async def test_the_first_answer_counts_and_a_denial_tells_the_model_why() -> None:
-    async with calling.client([house.runs("true"), "Then not."]) as (desk, client):
+    async with rpc_client.client([approvals.runs("true"), "Then not."]) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         request = await asked(client, key)
         given = {"session_id": key, "request_id": request}

@@ -11,20 +11,19 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.compaction import hooks
 from holdfast.rpc_server import open_sessions, session
 from holdfast.runtime import subscriptions
-from tests.agent import house
-from tests.compaction.test_compress import filled
-from tests.terminal import calling
-from tests.terminal.sitting import Dictated
+from tests.support import approvals, rpc_client
+from tests.support.chat import Dictated
+from tests.support.compaction import fill
 from tests.terminal.test_server import PICTURE
 from tests.terminal.test_server_leaving import asked, ends, spoken, until_ended
 
 
-async def until_none_is_left(desk: calling.Desk) -> None:
+async def until_none_is_left(desk: rpc_client.Desk) -> None:
     while [*desk.server._sessions]:
         await asyncio.sleep(0)
 
 
-def uids(client: calling.Caller) -> list[tuple[str, str]]:
+def uids(client: rpc_client.Caller) -> list[tuple[str, str]]:
     return [(each["payload"]["uid"], each["payload"]["status"]) for each in client.told("message.complete")]
 
 
@@ -33,7 +32,7 @@ def uids(client: calling.Caller) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("images", [0, 8])
 async def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it_is_refused(images: int) -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         key = await spoken(client)
         before = client.asking("prompt.submit", session_id=key, text="b", uid="b", images=[PICTURE] * images)
         titled = client.asking("session.title", session_id=key, title="Named")
@@ -50,7 +49,7 @@ async def test_a_prompt_before_a_close_is_taken_and_ended_by_it_and_one_after_it
 
 
 async def test_what_waited_behind_a_close_is_refused_and_leaves_no_title_behind() -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         (session,) = desk.server._sessions
         await session.order.acquire()
@@ -65,7 +64,7 @@ async def test_what_waited_behind_a_close_is_refused_and_leaves_no_title_behind(
         assert [each["error"]["code"] for each in late] == [-32002, -32002]
         assert closed["result"] == {"session_id": key, "ended": False}
         assert desk.home.door.wanted_title(key) is None
-        assert await calling.no_row(desk.db, key)
+        assert await rpc_client.no_row(desk.db, key)
 
 
 async def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
@@ -76,7 +75,7 @@ async def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
         reached.set()
         await go.wait()
 
-    async with calling.client(model=model, hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
+    async with rpc_client.client(model=model, hooks=hooks.Hooks(closing=(closing,))) as (desk, client):
         other = await desk.caller()
         model.say("a", None)
         key = await spoken(client)
@@ -97,7 +96,7 @@ async def test_a_session_that_was_opened_during_a_close_goes_on() -> None:
 async def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everything_once() -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         model.say("a", None)
         key = await spoken(client)
         await client.ask("prompt.submit", session_id=key, text="b", uid="b")
@@ -119,8 +118,8 @@ async def test_who_opens_again_what_it_closes_finds_it_closed_and_is_told_everyt
 async def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
 
-    async with calling.client(["a"]) as (desk, client):
-        await filled(desk.db, 1)
+    async with rpc_client.client(["a"]) as (desk, client):
+        await fill(desk.db, 1)
         await client.ask("session.resume", session_id="talk")
         client.reads.clear()
         desk.home.door.publish("talk", events.Notice("This is not read."))
@@ -136,7 +135,7 @@ async def test_what_a_client_does_not_read_keeps_its_session_from_nothing(monkey
 
 
 async def test_what_a_command_says_comes_before_what_was_asked_after_it() -> None:
-    async with calling.client(["a", "b", "c"]) as (_, client):
+    async with rpc_client.client(["a", "b", "c"]) as (_, client):
         key = await spoken(client)
         again = client.asking("command.exec", session_id=key, line="/retry")
         after = client.asking("prompt.submit", session_id=key, text="After", uid="u")
@@ -162,7 +161,7 @@ def failing(db: AsyncSessionDB, times: int) -> None:
 
 
 async def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
-    async with calling.client(["a", "b"]) as (desk, client):
+    async with rpc_client.client(["a", "b"]) as (desk, client):
         key = await spoken(client)
         failing(desk.db, 1)
         assert not (await client.ask("session.close", session_id=key))["ended"]
@@ -178,7 +177,7 @@ async def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog:
     async def breaks() -> None:
         raise ZeroDivisionError
 
-    async with calling.client(["a", "b"], grace=0.0) as (desk, client):
+    async with rpc_client.client(["a", "b"], grace=0.0) as (desk, client):
         broken, whole = await spoken(client), await spoken(client, "Other words")
         agent = desk.home.door.agents.peek(broken)
         assert agent is not None
@@ -200,12 +199,12 @@ async def test_a_close_that_breaks_down_takes_no_other_with_it(how: str, caplog:
 
 
 async def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         key = await spoken(client)
         await client.leave()
         back = await desk.caller()
         broken = {"images": [{"data": "AAAA"}]}
-        refused = await calling.refusal(back.ask("session.resume", session_id=key, options=broken))
+        refused = await rpc_client.refusal(back.ask("session.resume", session_id=key, options=broken))
         assert refused.code == -32602
         assert [session.gone for session in desk.server._sessions] == [True]
 
@@ -214,7 +213,7 @@ async def test_who_comes_back_with_a_broken_picture_takes_nothing_up() -> None:
 
 
 async def test_whoever_opens_a_conversation_is_told_of_its_open_questions() -> None:
-    async with calling.client(["a", house.runs("true"), "Done."]) as (desk, client):
+    async with rpc_client.client(["a", approvals.runs("true"), "Done."]) as (desk, client):
         key = await spoken(client)
         request = await asked(client, key)
         other = await desk.caller()
@@ -229,14 +228,14 @@ async def test_whoever_opens_a_conversation_is_told_of_its_open_questions() -> N
 
 
 async def test_a_prompt_that_names_no_session_goes_to_the_one_that_is_open_or_to_a_new_one() -> None:
-    async with calling.client(["a", "b", "c"]) as (desk, client):
+    async with rpc_client.client(["a", "b", "c"]) as (desk, client):
         both = [client.asking("prompt.submit", text=text, uid=text) for text in ("One", "Two")]
         keys = {(await each)["result"]["session_id"] for each in both}
         await client.until("message.complete", uid="Two")
         (key,) = keys
         assert len(await desk.db.transcript(key)) == 4
         await client.ask("session.create")
-        refused = await calling.refusal(client.ask("prompt.submit", text="Three"))
+        refused = await rpc_client.refusal(client.ask("prompt.submit", text="Three"))
         assert (refused.code, key in refused.data["candidates"], len(refused.data["candidates"])) == (-32003, True, 2)
         await client.ask("session.close", session_id=key)
         elsewhere = await client.ask("prompt.submit", text="Three", uid="Three")
@@ -245,19 +244,19 @@ async def test_a_prompt_that_names_no_session_goes_to_the_one_that_is_open_or_to
 
 
 async def test_an_id_is_never_chosen_by_a_client() -> None:
-    async with calling.client() as (_, client):
-        assert (await calling.refusal(client.ask("session.create", session_id="notes"))).code == -32602
+    async with rpc_client.client() as (_, client):
+        assert (await rpc_client.refusal(client.ask("session.create", session_id="notes"))).code == -32602
 
 
 async def test_every_refusal_says_its_kind() -> None:
-    async with calling.client() as (_, client):
+    async with rpc_client.client() as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for method, kind in (
             ("session.undo", "HoldfastError"),
             ("session.branch", "HoldfastError"),
             ("session.compress", "HoldfastError"),
         ):
-            refused = await calling.refusal(client.ask(method, session_id=key))
+            refused = await rpc_client.refusal(client.ask(method, session_id=key))
             assert (refused.code, refused.data) == (-32000, {"type": kind})
 
 
@@ -269,7 +268,7 @@ async def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made
 ) -> None:
     monkeypatch.setattr(open_sessions, "MAX_SESSIONS", 1)
 
-    async with calling.client(["a"]) as (desk, client):
+    async with rpc_client.client(["a"]) as (desk, client):
         key = await spoken(client)
         for method, given in (
             ("session.create", {}),
@@ -277,7 +276,7 @@ async def test_who_has_as_many_open_as_may_be_is_refused_before_anything_is_made
             ("command.exec", {"session_id": key, "line": "/branch Other"}),
             ("command.exec", {"session_id": key, "line": "/new Other"}),
         ):
-            refused = await calling.refusal(client.ask(method, **given))
+            refused = await rpc_client.refusal(client.ask(method, **given))
             assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         assert len(await desk.db.list_sessions(every=True)) == 1
         assert desk.home.door._titles == {}
@@ -287,11 +286,11 @@ async def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.Monkey
     monkeypatch.setattr(session, "MAX_PROMPTS", 2)
     model = Dictated()
 
-    async with calling.client(model=model) as (_, client):
+    async with rpc_client.client(model=model) as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for text in ("runs", "waits", "waits, too"):
             await client.ask("prompt.submit", session_id=key, text=text)
-        refused = await calling.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
+        refused = await rpc_client.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
         assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         model.say("a", None)
         await client.until("message.complete")
@@ -301,23 +300,23 @@ async def test_only_so_many_prompts_of_a_session_wait(monkeypatch: pytest.Monkey
 async def test_queued_prompts_of_a_session_are_limited_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_QUEUED_CHARACTERS", 10)
 
-    async with calling.client(model=Dictated()) as (_, client):
+    async with rpc_client.client(model=Dictated()) as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for text in ("runs", "is too long"):
             await client.ask("prompt.submit", session_id=key, text=text)
-        refused = await calling.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
+        refused = await rpc_client.refusal(client.ask("prompt.submit", session_id=key, text="one more"))
         assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
 
 
 async def test_session_whose_creation_failed_is_discarded() -> None:
-    async with calling.client() as (desk, client):
+    async with rpc_client.client() as (desk, client):
         works = desk.db.conversation
 
         async def fails(_: str) -> Any:
             raise errors.StoreBusy
 
         desk.db.conversation = fails  # type: ignore[method-assign]
-        assert (await calling.refusal(client.ask("session.create", title="T"))).data == {"type": "StoreBusy"}
+        assert (await rpc_client.refusal(client.ask("session.create", title="T"))).data == {"type": "StoreBusy"}
         await until_none_is_left(desk)
         assert desk.home.door._titles == {}
         desk.db.conversation = works  # type: ignore[method-assign]
@@ -326,16 +325,16 @@ async def test_session_whose_creation_failed_is_discarded() -> None:
 
 @pytest.mark.parametrize("method", ["session.steer", "prompt.submit"])
 async def test_a_uid_is_as_long_as_a_name(method: str) -> None:
-    async with calling.client() as (_, client):
+    async with rpc_client.client() as (_, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("", "x" * 201):
-            assert (await calling.refusal(client.ask(method, session_id=key, text="x", uid=uid))).code == -32602
+            assert (await rpc_client.refusal(client.ask(method, session_id=key, text="x", uid=uid))).code == -32602
 
 
 # --- the review of the last turn -----------------------------------------------------------------------
 
 
-async def reviewed(desk: calling.Desk, client: calling.Caller, model: Dictated) -> str:
+async def reviewed(desk: rpc_client.Desk, client: rpc_client.Caller, model: Dictated) -> str:
     """A turn that is over, and its review at work; the session."""
     model.say("a", None)
     key = await spoken(client)
@@ -344,7 +343,7 @@ async def reviewed(desk: calling.Desk, client: calling.Caller, model: Dictated) 
     return key
 
 
-def under_way(desk: calling.Desk, key: str) -> bool:
+def under_way(desk: rpc_client.Desk, key: str) -> bool:
     agent = desk.home.door.agents.peek(key)
     assert agent is not None
     return agent.memory.is_reviewing
@@ -353,7 +352,7 @@ def under_way(desk: calling.Desk, key: str) -> bool:
 async def test_a_close_waits_for_the_review_of_the_last_turn() -> None:
     model = Dictated()
 
-    async with calling.client(model=model, reviews=True, remembers=True) as (desk, client):
+    async with rpc_client.client(model=model, reviews=True, remembers=True) as (desk, client):
         key = await reviewed(desk, client, model)
         (session,) = desk.server._sessions
         closed = client.asking("session.close", session_id=key)
@@ -370,7 +369,7 @@ async def test_a_review_that_takes_long_is_not_waited_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(session, "REVIEW_SECONDS", 0.0)
     model = Dictated()
 
-    async with calling.client(model=model, reviews=True, remembers=True) as (desk, client):
+    async with rpc_client.client(model=model, reviews=True, remembers=True) as (desk, client):
         key = await reviewed(desk, client, model)
         assert (await client.ask("session.close", session_id=key))["ended"]
         assert under_way(desk, key)
@@ -383,7 +382,7 @@ async def test_a_review_that_takes_long_is_not_waited_for(monkeypatch: pytest.Mo
 async def test_when_the_program_ends_every_prompt_has_its_end_and_is_told_so(how: str) -> None:
     model = Dictated()
 
-    async with calling.client(model=model) as (desk, client):
+    async with rpc_client.client(model=model) as (desk, client):
         key = (await client.ask("session.create"))["session_id"]
         for uid in ("a", "b"):
             await client.ask("prompt.submit", session_id=key, text=uid, uid=uid)
@@ -391,7 +390,7 @@ async def test_when_the_program_ends_every_prompt_has_its_end_and_is_told_so(how
         await client.until("message.delta")
         if how == "the server ends":
             await desk.server.close()
-            refused = await calling.refusal(client.ask("session.create"))
+            refused = await rpc_client.refusal(client.ask("session.create"))
             assert (refused.code, refused.data) == (-32000, {"type": "Gone"})
         else:
             client.attended.cancel()

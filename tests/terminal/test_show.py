@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import events, types
+from holdfast import events
 from holdfast.terminal import event_text, markdown
-
-
-def result(**given: Any) -> events.TurnResult:
-    said: dict[str, Any] = {
-        "final_response": "",
-        "messages": (types.Message(1, "u", "s", "user", 0.0, ""),),
-        "api_calls": 1,
-        "completed": True,
-        "failed": False,
-        "partial": False,
-        "interrupted": False,
-        "error": None,
-        "exit_reason": "completed",
-        "usage": types.Usage(),
-        "session_id": "s",
-        "conversation_id": "s",
-    }
-    return events.TurnResult(**{**said, **given})
+from tests.support.agents import turn_result
 
 
 def page(width: int = 80, marks: event_text.Marks | None = None) -> event_text.EventRenderer:
@@ -57,7 +38,7 @@ SAID = [events.TextDelta("Hel"), events.TextDelta("lo.\n"), events.TextDelta("  
     ("shown", "looks"),
     [
         (SAID, "Hello.\n  More of it"),
-        ([*SAID, events.TurnFinished(result(final_response="Hello."))], "Hello.\n  More of it\n"),
+        ([*SAID, events.TurnFinished(turn_result(final_response="Hello."))], "Hello.\n  More of it\n"),
         ([events.TextDelta("\n\nHello")], "Hello"),
         ([events.TextDelta("a"), events.TextDelta("\n\nb")], "a\n\nb"),
         ([events.ReasoningDelta("Hm."), events.TextDelta("So.")], "Hm.\nSo."),
@@ -79,16 +60,20 @@ def test_events_look_like_this(shown: list[events.AnyEvent], looks: str) -> None
 @pytest.mark.parametrize(
     ("ended", "looks", "style"),
     [
-        (result(completed=False, interrupted=True), "Interrupted. The conversation up to here is saved.\n", "yellow"),
         (
-            result(completed=False, interrupted=True, messages=()),
+            turn_result(completed=False, interrupted=True),
+            "Interrupted. The conversation up to here is saved.\n",
+            "yellow",
+        ),
+        (
+            turn_result(completed=False, interrupted=True, messages=()),
             "Interrupted. The message was not sent.\n",
             "yellow",
         ),
-        (result(completed=False, failed=True, error="The key was refused."), "The key was refused.\n", "red"),
-        (result(completed=False, error="I stopped after 50 steps."), "I stopped after 50 steps.\n", "yellow"),
-        (result(), "The model returned an empty reply.\n", "dim"),
-        (result(final_response="Said before."), "Said before.\n", ""),
+        (turn_result(completed=False, failed=True, error="The key was refused."), "The key was refused.\n", "red"),
+        (turn_result(completed=False, error="I stopped after 50 steps."), "I stopped after 50 steps.\n", "yellow"),
+        (turn_result(), "The model returned an empty reply.\n", "dim"),
+        (turn_result(final_response="Said before."), "Said before.\n", ""),
     ],
 )
 def test_however_a_turn_ends_it_is_said(ended: events.TurnResult, looks: str, style: str) -> None:
@@ -97,13 +82,13 @@ def test_however_a_turn_ends_it_is_said(ended: events.TurnResult, looks: str, st
 
 
 def test_an_answer_that_ran_out_of_room_says_so() -> None:
-    ended = events.TurnFinished(result(final_response="So mu", partial=True))
+    ended = events.TurnFinished(turn_result(final_response="So mu", partial=True))
     assert drawn(events.TextDelta("So mu"), ended) == "So mu\nThe reply was cut off at the model's output limit.\n"
 
 
 def test_what_one_turn_said_does_not_count_for_the_next() -> None:
     started = events.TurnStarted("c", "s", "hi", 3)
-    ended = events.TurnFinished(result())
+    ended = events.TurnFinished(turn_result())
     assert drawn(events.TextDelta("a"), ended, started, ended) == "a\nThe model returned an empty reply.\n"
 
 
@@ -145,7 +130,7 @@ def test_nothing_that_is_shown_can_act_on_the_terminal(words: str) -> None:
         events.Titled(words),
         events.Answer(words),
         events.TurnQueued(words),
-        events.TurnFinished(result(completed=False, failed=True, error=words)),
+        events.TurnFinished(turn_result(completed=False, failed=True, error=words)),
     ]
     left = drawn(*shown).translate({ord(c): None for c in "\n\t\u200c\u200d"})
     assert left.isprintable()
@@ -183,7 +168,7 @@ def test_what_is_said_beside_a_drawn_answer_does_not_break_it_in_two() -> None:
         events.Titled("Trip"),
         events.ToolStarted("c", "ls", "{}"),
         events.ReasoningDelta("Hm."),
-        events.TurnFinished(result(final_response="Wait.")),
+        events.TurnFinished(turn_result(final_response="Wait.")),
         events.TurnStarted("c", "s", "process 1 ended", 3, "process"),
         events.ApprovalAsked("q", "c", "shell", "Run it."),
     ],

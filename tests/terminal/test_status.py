@@ -13,7 +13,7 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.terminal import event_text, status_line
 from holdfast.tui import context_meter, entry_rows
-from tests.agent import stage
+from tests.support import agents
 
 NOW = status_line.ConversationStatus("anthropic/claude", 24_000, 200_000, 0.0312, True, 2, 1)
 
@@ -54,12 +54,12 @@ def test_the_glance_goes_by_where_compactions_are_made_as_the_bar_of_the_full_sc
 
     async def story(db: AsyncSessionDB) -> status_line.ConversationStatus:
         async def build(conversation_id: str) -> AIAgent:
-            return stage.agent(db, ScriptedModel([]), session_id=conversation_id, compaction_policy=early)
+            return agents.agent(db, ScriptedModel([]), session_id=conversation_id, compaction_policy=early)
 
         async with runtime.Runtime(db, build) as door:
             return await status_line.read_status(door, "here")
 
-    here = stage.run(story)
+    here = agents.run(story)
     # What every request has besides stands before the messages, and the answer has its room behind them.
     assert 0.3 * here.window < here.soft < 0.6 * here.window
     for used, style, ink in (

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.tools import leash as leashes
+from tests.support import processes as leashes
 
 
 @pytest.fixture

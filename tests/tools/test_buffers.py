@@ -12,7 +12,7 @@ import pytest
 from holdfast import errors, types
 from holdfast.tools import base, registry
 from holdfast.tools.files import editor_buffers, file_tools, workspace
-from tests.tools.mcp import raw
+from tests.support import mcp_raw_server
 
 
 class Open:
@@ -47,7 +47,7 @@ def test_an_editor_is_told_whether_the_disk_has_the_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "data", [b"\0", b"text\0text", base64.b64decode(raw.PNG), b"x" * (editor_buffers.MAX_BYTES + 1)]
+    "data", [b"\0", b"text\0text", base64.b64decode(mcp_raw_server.PNG), b"x" * (editor_buffers.MAX_BYTES + 1)]
 )
 def test_what_is_nothing_for_an_editor_is_not_asked_for(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a").write_bytes(data)

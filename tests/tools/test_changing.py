@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from holdfast import errors, types
 from holdfast.tools import registry
 from holdfast.tools.files import edit, file_tools, workspace, write
-from tests.tools import doing
-from tests.tools.leash import until, until_async
+from tests.support import file_tools as doing
+from tests.support.polling import until, until_async
 
 
 def test_a_change_is_shown_before_it_is_done(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.tools import worker_thread
 from holdfast.tools.files import file_search
-from tests.tools import doing
+from tests.support import file_tools
 
 EVIL = "(a|aa)+$"
 
@@ -25,7 +25,7 @@ def test_files_are_found_by_pattern_newest_first(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
         os.utime(tmp_path / path, (1_000 - age, 1_000 - age))
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     assert do.text("find_files", pattern="*.py") == "src/a.py\nb.py\nsrc/deep/c.py"
     assert do.text("find_files", pattern="src/*.py") == "src/a.py"
     assert do.text("find_files", pattern="src/**/*.{py,txt}") == "src/a.py\nsrc/deep/c.py"
@@ -40,7 +40,7 @@ def test_more_files_than_are_shown_are_counted(tmp_path: Path) -> None:
     for number in range(file_search.MAX_FILES_SHOWN + 7):
         (tmp_path / f"{number}").touch()
         os.utime(tmp_path / f"{number}", (number, number))
-    lines = doing.Doing(tmp_path).text("find_files", pattern="*").split("\n")
+    lines = file_tools.Doing(tmp_path).text("find_files", pattern="*").split("\n")
     assert len(lines) == file_search.MAX_FILES_SHOWN + 1
     assert lines[0] == "106"
     assert lines[-1] == "[… and 7 more, older files …]"
@@ -53,7 +53,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (root / "out").symlink_to(tmp_path)
     (root / "file").symlink_to(tmp_path / "secret")
     (root / "round").symlink_to(root)
-    do = doing.Doing(root)
+    do = file_tools.Doing(root)
     assert do.text("find_files", pattern="*") == "[No file matches.]"
     assert do.text("search_files", text="needle") == "[No line matches.]"
 
@@ -61,7 +61,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(30):
         (tmp_path / f"{number}").write_text("needle", encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     monkeypatch.setattr(file_search, "MAX_FILES_VISITED", 10)
     assert "[The search is incomplete: there are more than 10 files.]" in do.text("find_files", pattern="*")
     monkeypatch.setattr(file_search, "TIMEOUT_SECONDS", -1.0)
@@ -74,7 +74,7 @@ def test_folders_in_each_other_without_end_are_passed_over(tmp_path: Path) -> No
         deep = deep / "d"
         deep.mkdir()
     (deep / "needle").touch()
-    told = doing.Doing(tmp_path).text("find_files", pattern="needle")
+    told = file_tools.Doing(tmp_path).text("find_files", pattern="needle")
     assert told == f"[The search is incomplete: folders are nested more than {file_search.MAX_DEPTH} levels deep.]"
 
 
@@ -85,7 +85,7 @@ def test_lines_are_found_with_their_places(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"one\r\ntwo (x)\r\nTWO\r\n")
     (tmp_path / "b.txt").write_bytes(b"two \xff\n\n\nlast two")
     (tmp_path / "c.bin").write_bytes(b"two\0two")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
 
     def found(**more: object) -> list[str]:
         return sorted(do.text("search_files", **more).split("\n"))
@@ -106,7 +106,7 @@ def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
 ) -> None:
     monkeypatch.setattr(file_search, "BLOCK_BYTES", 64)
     (tmp_path / "a").write_text("\n".join(f"line {number}" for number in range(1, 401)), encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     for number in (1, 7, 100, 255, 400):
         told = do.text("search_files", text=f"line {number}" + ("$" if regex else ""), regex=regex)
         assert f"a:{number}: line {number}" in told.split("\n")
@@ -118,7 +118,7 @@ def test_numbers_are_right_across_pieces_and_endless_lines_are_bounded(
 
 def test_more_lines_than_are_shown_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("needle\n" * 5_000, encoding="utf-8")
-    lines = doing.Doing(tmp_path).text("search_files", text="needle").split("\n")
+    lines = file_tools.Doing(tmp_path).text("search_files", text="needle").split("\n")
     assert len(lines) == file_search.MAX_LINES_SHOWN + 1
     assert lines[-1] == "[… and 4,900 more lines; 1 files match …]"
 
@@ -128,7 +128,7 @@ def test_more_lines_than_are_shown_are_counted(tmp_path: Path) -> None:
     [("(", "Invalid regular expression"), ("a\nb", "one line"), ("", "one line"), ("x" * 1_001, "one line")],
 )
 def test_what_cannot_be_looked_for_is_told(tmp_path: Path, text: str, told: str) -> None:
-    result = doing.Doing(tmp_path)("search_files", text=text, regex=True)
+    result = file_tools.Doing(tmp_path)("search_files", text=text, regex=True)
     assert not result.ok
     assert told in str(result.content)
 
@@ -141,20 +141,20 @@ def test_an_expression_that_takes_forever_is_ended_and_the_rest_is_searched(
 ) -> None:
     (tmp_path / "evil").write_text("a" * 40 + "!\n", encoding="utf-8")
     (tmp_path / "good").write_text("aaa\n", encoding="utf-8")
-    told = doing.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
+    told = file_tools.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
     assert told == "good:1: aaa\n[The expression took too long in 1 files, which were searched in part.]"
 
 
 def test_an_expression_that_always_takes_forever_ends_the_search(tmp_path: Path, slow: None) -> None:
     for number in range(20):
         (tmp_path / f"evil{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
-    told = doing.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
+    told = file_tools.Doing(tmp_path).text("search_files", text=EVIL, regex=True)
     assert "the expression takes too long; use a simpler one" in told
 
 
 def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -> None:
     (tmp_path / "evil").write_text("a" * 40 + "!\n", encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
 
     async def both() -> float:
         task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
@@ -171,7 +171,7 @@ def test_the_program_goes_on_while_an_expression_takes_forever(tmp_path: Path) -
 async def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"evil{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     task = asyncio.create_task(do.awaited("search_files", text=EVIL, regex=True))
     await asyncio.sleep(0.1)
     task.cancel()
@@ -182,7 +182,7 @@ async def test_a_search_for_an_expression_that_takes_forever_can_be_cancelled(tm
 @pytest.mark.parametrize("text", ["^two$", r"two\Z", r"\Atwo", "two(?!\\s)", r"\btwo\b"])
 def test_an_expression_sees_one_line_at_a_time(tmp_path: Path, text: str) -> None:
     (tmp_path / "a").write_bytes(b"one\r\ntwo\r\nthree\n")
-    assert doing.Doing(tmp_path).text("search_files", text=text, regex=True) == "a:2: two"
+    assert file_tools.Doing(tmp_path).text("search_files", text=text, regex=True) == "a:2: two"
 
 
 @pytest.fixture
@@ -214,7 +214,7 @@ async def test_whoever_cancels_waits_until_the_work_has_stopped() -> None:
 async def test_a_search_that_is_cancelled_stops_walking(tmp_path: Path) -> None:
     for number in range(200):
         (tmp_path / f"{number}").write_text("x\n" * 100, encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     task = asyncio.create_task(do.awaited("search_files", text="needle"))
     await asyncio.sleep(0)
     task.cancel()

@@ -16,7 +16,8 @@ import pytest
 
 from holdfast import process_info
 from holdfast.tools.shell import background, shell, supervisor_client
-from tests.tools.leash import Leash, PaperBook, until, until_async
+from tests.support.polling import until, until_async
+from tests.support.processes import Leash, PaperBook
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="orphans are only found on Linux")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.tools.permissions import sensitive_paths
-from tests.tools import doing
+from tests.support import file_tools
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_files_that_hold_none_are_not_asked_for(path: str) -> None:
      ".git/modules/x/config", "vendor/.git"],
 )  # fmt: skip
 def test_what_makes_git_run_programs_is_never_written(tmp_path: Path, path: str) -> None:
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     result = do("write_file", path=path, content="#!/bin/sh\n")
     assert not result.ok
     assert not do.acts
@@ -53,7 +53,7 @@ def test_what_makes_git_run_programs_is_never_written(tmp_path: Path, path: str)
      ".github/workflows/ci.yml", ".vscode/tasks.json", ".gitattributes", "x.pth", "CLAUDE.md", ".cursor/rules/x.md"],
 )  # fmt: skip
 def test_what_steers_programs_and_agents_is_written_with_a_warning(tmp_path: Path, path: str) -> None:
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     assert do("write_file", path=path, content="x").ok
     assert do.acts[0].danger
 
@@ -86,7 +86,7 @@ def test_a_command_line_is_told_by_the_same_names_what_steers(path: str) -> None
 
 
 def test_an_ordinary_file_is_written_without_one(tmp_path: Path) -> None:
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     for path in (
         "a.py",
         ".gitignore",
@@ -119,7 +119,7 @@ def test_file_that_makes_a_bare_repository_is_written_with_a_warning(
     for each in there:
         (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / each).touch()
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     assert do("write_file", path=path, content="x").ok
     assert "repository" in do.acts[0].danger
 
@@ -128,18 +128,18 @@ def test_a_secret_is_read_only_when_somebody_allows_it(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "harmless.txt").symlink_to(".env")
     for path in (".env", "harmless.txt"):
-        denied = doing.Doing(tmp_path, allow=False)
+        denied = file_tools.Doing(tmp_path, allow=False)
         result = denied("read_file", path=path)
         assert not result.ok
         assert "abc" not in str(result.content)
         assert denied.acts[0].kind == "look"
         assert denied.acts[0].danger
         assert denied.acts[0].paths == (str(tmp_path / ".env"),)
-        assert doing.Doing(tmp_path).text("read_file", path=path) == "1\tKEY=abc"
+        assert file_tools.Doing(tmp_path).text("read_file", path=path) == "1\tKEY=abc"
 
 
 def test_secrets_are_not_searched(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "a.py").write_text("KEY=os", encoding="utf-8")
-    told = doing.Doing(tmp_path).text("search_files", text="KEY=")
+    told = file_tools.Doing(tmp_path).text("search_files", text="KEY=")
     assert told == "a.py:1: KEY=os\n[1 files that may hold secrets were not searched.]"

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.tools.files import file_search, gitignore, workspace
-from tests.tools import doing
+from tests.support import file_tools
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_rules_of_folders_above_and_of_other_files_hold(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_text("*.log\nbuild/\n!keep.log\na.txt/\n", encoding="utf-8")
     (tmp_path / ".ignore").write_text("*.tmp\n", encoding="utf-8")
     (tmp_path / "src" / "deep" / ".ignore").write_text("!c.log\n", encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
 
     def found(**more: object) -> set[str]:
         return {each for each in do.text("find_files", pattern="*.*", **more).split("\n") if "ignore" not in each}
@@ -135,7 +135,7 @@ def test_a_rule_file_that_is_a_pipe_or_a_link_out_is_passed_over(tmp_path: Path)
     os.mkfifo(root / ".gitignore")
     (root / "sub" / ".gitignore").symlink_to(tmp_path / "rules")
     (root / "sub" / "a").touch()
-    assert doing.Doing(root).text("find_files", pattern="*") == "sub/a"
+    assert file_tools.Doing(root).text("find_files", pattern="*") == "sub/a"
 
 
 def test_rules_are_bounded() -> None:

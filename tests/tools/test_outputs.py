@@ -17,7 +17,7 @@ from holdfast.model import scripted
 from holdfast.model.anthropic import request as anthropic_request
 from holdfast.model.openai import request as openai_request
 from holdfast.tools import base, long_output, registry
-from tests.agent import stage
+from tests.support import agents
 
 LONG = "".join(f"line {number}\n" for number in range(20_000))
 
@@ -192,12 +192,12 @@ async def test_the_rest_lives_with_its_message_and_models_are_shown_the_text_onl
 
     model = scripted.ScriptedModel(
         [
-            stage.calls("give"),
-            lambda request: stage.calls(long_output.NAME, read_output=_id_in(request)),
+            agents.calls("give"),
+            lambda request: agents.calls(long_output.NAME, read_output=_id_in(request)),
             "It is line 9000.",
         ]
     )
-    agent = stage.agent(db, model, session_id="talk", tools=[gives(LONG), long_output.read_output(fetch)])
+    agent = agents.agent(db, model, session_id="talk", tools=[gives(LONG), long_output.read_output(fetch)])
     made = await agent.run_conversation("Show it")
     assert made.completed
     stored, piece = (each for each in made.messages if each.role == "tool")

@@ -19,7 +19,7 @@ from holdfast.model.anthropic import request as anthropic_request
 from holdfast.model.openai import request as openai_request
 from holdfast.store import message_codec
 from holdfast.tools.files import images, read
-from tests.tools import doing
+from tests.support import file_tools
 
 
 def chunk(name: bytes, body: bytes) -> bytes:
@@ -46,7 +46,7 @@ KINDS = {"image/png": (png(), 2, 1), "image/jpeg": (JPEG, 4, 3), "image/gif": (G
 def test_a_picture_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
     data, width, height = KINDS[kind]
     (tmp_path / "shot").write_bytes(data)
-    result = doing.Doing(tmp_path)("read_file", path="shot")
+    result = file_tools.Doing(tmp_path)("read_file", path="shot")
     told, image = content_parts.parse(result.content)
     assert told == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
     assert image == content_parts.Image(media_type=kind, data=base64.b64encode(data).decode())
@@ -59,7 +59,7 @@ def test_a_broken_picture_is_never_shown(tmp_path: Path, kind: str) -> None:
     for cut in range(len(data) - 1):
         assert images.read(data[:cut]) is None, cut
     (tmp_path / "shot").write_bytes(data[: len(data) // 2])
-    result = doing.Doing(tmp_path)("read_file", path="shot")
+    result = file_tools.Doing(tmp_path)("read_file", path="shot")
     assert "image" not in {part.get("type") for part in result.content if isinstance(part, dict)}
 
 
@@ -77,7 +77,7 @@ def test_a_flipped_bit_of_a_png_is_found() -> None:
 def test_a_picture_that_is_too_large_is_told(tmp_path: Path) -> None:
     (tmp_path / "wide.png").write_bytes(png(read.MAX_IMAGE_SIDE + 1))
     (tmp_path / "long.png").write_bytes(png() + b"\0" * read.MAX_IMAGE_BYTES)
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     for name, told in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
         result = do("read_file", path=name)
         assert not result.ok
@@ -101,7 +101,7 @@ def messages(content: types.Content) -> tuple[types.Message, ...]:
 
 def test_both_kinds_of_provider_are_sent_the_picture_of_a_result(tmp_path: Path) -> None:
     (tmp_path / "shot").write_bytes(png())
-    content = doing.Doing(tmp_path)("read_file", path="shot").content
+    content = file_tools.Doing(tmp_path)("read_file", path="shot").content
     data = base64.b64encode(png()).decode()
     request = base.Request(messages=messages(content), system="", tools=())
     one = msgspec.json.decode(msgspec.json.encode(anthropic_request.build(request, model="m", max_output=9)))

@@ -16,7 +16,7 @@ from holdfast.agent import approvals
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import rules
 from holdfast.tools.shell import background, background_tools
-from tests.tools.leash import Leash, PaperBook, everything
+from tests.support.processes import Leash, PaperBook, everything
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 

@@ -17,7 +17,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, process_info, types
 from holdfast.tools.shell import background, supervisor_client
-from tests.tools.leash import Leash, PaperBook, until, until_async
+from tests.support.polling import until, until_async
+from tests.support.processes import Leash, PaperBook
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 
@@ -510,7 +511,7 @@ PROGRAM = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
     from holdfast.tools.shell import background as processes, shell
-    from tests.tools.leash import PaperBook
+    from tests.support.processes import PaperBook
 
     async def main(folder, *commands):
         book = PaperBook(Path(folder) / "book")
@@ -528,7 +529,7 @@ WATCHING = textwrap.dedent("""
     import asyncio, os, sys
     from pathlib import Path
     from holdfast.tools.shell import background as processes
-    from tests.tools.leash import PaperBook
+    from tests.support.processes import PaperBook
 
     async def main(folder):
         book = PaperBook(Path(folder) / "book")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast import errors
 from holdfast.tools.files import read
-from tests.tools import doing
+from tests.support import file_tools
 
 
 @given(
@@ -51,7 +51,7 @@ def test_a_huge_sparse_file_is_read_by_range_in_little_memory(tmp_path: Path) ->
     with open(tmp_path / "huge.log", "wb") as file:
         file.write(b"".join(b"line %d\n" % number for number in range(1, 2001)))
         file.truncate(5 * 1024**3)
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     tracemalloc.start()
     try:
         first = do.text("read_file", path="huge.log", lines=2)
@@ -70,7 +70,7 @@ def test_a_huge_sparse_file_is_read_by_range_in_little_memory(tmp_path: Path) ->
 def test_a_sparse_file_of_nothing_is_no_text(tmp_path: Path) -> None:
     with open(tmp_path / "hole", "wb") as file:
         file.truncate(5 * 1024**3)
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     assert "not a text file" in str(do("read_file", path="hole").content)
     assert do.text("search_files", text="x") == "[No line matches.]"
     assert not do("edit_file", path="hole", old_text="a", new_text="b").ok
@@ -79,7 +79,7 @@ def test_a_sparse_file_of_nothing_is_no_text(tmp_path: Path) -> None:
 
 def test_one_endless_line_is_cut_and_what_follows_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.js").write_bytes(b"x" * 30_000_000 + b"\nnext\n")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     text = do.text("read_file", path="a.js")
     assert len(text) < read.MAX_LINE_LENGTH + 100
     assert text.startswith("1\txxx")
@@ -90,7 +90,7 @@ def test_one_endless_line_is_cut_and_what_follows_is_found(tmp_path: Path) -> No
 
 def test_lines_that_are_too_many_characters_come_in_parts_and_none_is_missing(tmp_path: Path) -> None:
     (tmp_path / "wide").write_text("\n".join(f"{number} " + "w" * 1_500 for number in range(1, 101)), encoding="utf-8")
-    do = doing.Doing(tmp_path)
+    do = file_tools.Doing(tmp_path)
     seen, first = list[int](), 1
     while first <= 100:
         text = do.text("read_file", path="wide", from_line=first)
@@ -131,5 +131,5 @@ def test_what_a_stopped_reader_passes_over_is_little(tmp_path: Path) -> None:
 
 def test_windows_line_ends_are_told_and_marks_at_the_beginning_are_not(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
-    told = doing.Doing(tmp_path).text("read_file", path="a.txt")
+    told = file_tools.Doing(tmp_path).text("read_file", path="a.txt")
     assert told == "1\tone\n2\ttwo\n[Lines end with CRLF; edit_file keeps that.]"

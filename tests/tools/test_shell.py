@@ -22,7 +22,8 @@ from holdfast import content_parts, errors, process_info, types
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell, supervisor_client
-from tests.tools.leash import Leash, everything, until, until_async
+from tests.support.polling import until, until_async
+from tests.support.processes import Leash, everything
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 

@@ -13,7 +13,8 @@ import pytest
 
 from holdfast import process_info
 from holdfast.tools.shell import supervisor_client
-from tests.tools.leash import Leash, until
+from tests.support.polling import until
+from tests.support.processes import Leash
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from holdfast import errors
 from holdfast.tools.files import workspace
-from tests.tools import doing
+from tests.support import file_tools
 
 SECRET = "the secret outside"
 
@@ -101,7 +101,7 @@ def test_nothing_outside_is_read_or_written(root: Path, tool: str, path: str) ->
     more = {"write_file": {"content": "changed"}, "edit_file": {"old_text": "secret", "new_text": "changed"}}.get(
         tool, {}
     )
-    result = doing.Doing(root)(tool, path=path, **more)
+    result = file_tools.Doing(root)(tool, path=path, **more)
     assert not result.ok
     assert SECRET not in str(result.content)
     assert (root.parent / "secret").read_text("utf-8") == SECRET
@@ -137,7 +137,7 @@ def test_pipes_sockets_devices_and_folders_are_refused_at_once(root: Path) -> No
             ear.bind("socket")
         finally:
             os.chdir(here)
-        do = doing.Doing(root)
+        do = file_tools.Doing(root)
         for name, told in (("pipe", "regular"), ("socket", "regular"), ("folder", "folder"), (".", "folder")):
             for tool, more in (("read_file", {}), ("write_file", {"content": "x"})):
                 result = do(tool, path=name, **more)
@@ -319,7 +319,7 @@ def test_the_programs_own_files_are_closed_under_any_name(root: Path, own: list[
     (root / "link.toml").symlink_to(root / "home" / "config.toml")
     os.link(root / "holdfast.db", root / "hard.db")
     (root / "folder").symlink_to("home")
-    do = doing.Doing(root, off_limits=own)
+    do = file_tools.Doing(root, off_limits=own)
     for tool, more in (("read_file", {}), ("edit_file", {"old_text": "secret", "new_text": "changed"})):
         result = do(tool, path=path, **more)
         assert not result.ok
@@ -332,7 +332,7 @@ def test_the_programs_own_files_are_closed_under_any_name(root: Path, own: list[
 
 def test_what_only_begins_like_the_programs_folder_is_open(root: Path, own: list[Path]) -> None:
     (root / "home-page.txt").write_text("hello", encoding="utf-8")
-    assert doing.Doing(root, off_limits=own).text("read_file", path="home-page.txt") == "1\thello"
+    assert file_tools.Doing(root, off_limits=own).text("read_file", path="home-page.txt") == "1\thello"
 
 
 # --- names --------------------------------------------------------------------------------------------
@@ -355,7 +355,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hostile_names_are_names(root: Path, name: str) -> None:
-    do = doing.Doing(root)
+    do = file_tools.Doing(root)
     path = f"./{name}"
     assert do("write_file", path=path, content="one\n").ok
     assert do.text("read_file", path=path) == "1\tone"
@@ -371,14 +371,14 @@ def test_hostile_names_are_names(root: Path, name: str) -> None:
 def test_a_name_that_is_no_text_is_shown_and_harms_nothing(root: Path) -> None:
     with open(os.path.join(os.fsencode(root), b"caf\xe9.txt"), "wb") as file:
         file.write(b"coffee\n")
-    do = doing.Doing(root)
+    do = file_tools.Doing(root)
     assert do.text("find_files", pattern="*.txt") == r"'caf\udce9.txt'"
     assert do.text("search_files", text="coffee") == r"'caf\udce9.txt':1: coffee"
     assert do.text("read_file", path="caf\udce9.txt") == "1\tcoffee"
 
 
 def test_a_name_that_is_too_long_is_told(root: Path) -> None:
-    result = doing.Doing(root)("write_file", path="x" * 256, content="")
+    result = file_tools.Doing(root)("write_file", path="x" * 256, content="")
     assert not result.ok
     assert "too long" in str(result.content)
 
@@ -388,7 +388,7 @@ def test_a_name_that_is_too_long_is_told(root: Path) -> None:
 
 def test_a_hard_link_to_a_file_outside_is_not_written_through(root: Path) -> None:
     os.link(root.parent / "secret", root / "inside")
-    assert doing.Doing(root)("write_file", path="inside", content="changed").ok
+    assert file_tools.Doing(root)("write_file", path="inside", content="changed").ok
     assert (root / "inside").read_text("utf-8") == "changed"
     assert (root.parent / "secret").read_text("utf-8") == SECRET
 
@@ -396,7 +396,7 @@ def test_a_hard_link_to_a_file_outside_is_not_written_through(root: Path) -> Non
 def test_a_mode_is_kept_and_a_new_file_has_the_usual_one(root: Path) -> None:
     (root / "run.sh").write_text("one", encoding="utf-8")
     (root / "run.sh").chmod(0o4751)
-    do = doing.Doing(root)
+    do = file_tools.Doing(root)
     before = os.umask(0o027)
     try:
         assert do("edit_file", path="run.sh", old_text="one", new_text="two").ok
@@ -423,7 +423,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_draft(root: Path) -> None
 def test_no_descriptor_is_left_open(root: Path) -> None:
     (root / "a").mkdir()
     (root / "a" / "b").write_text("x", encoding="utf-8")
-    do = doing.Doing(root)
+    do = file_tools.Doing(root)
     before = len(os.listdir("/dev/fd"))
     for _ in range(5):
         do("read_file", path="a/b")

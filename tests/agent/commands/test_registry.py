@@ -10,8 +10,9 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, events
 from holdfast.agent import commands
 from holdfast.agent.commands import base, turns
-from tests.agent.commands import talk
-from tests.agent.commands.talk import said, told
+from tests.support import slash_commands
+from tests.support.runtimes import run_command
+from tests.support.slash_commands import said
 
 PROMISED = [
     "help",
@@ -75,7 +76,7 @@ def test_every_promised_command_is_there_and_says_what_it_is_for() -> None:
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 async def test_help_of_one_command_shows_its_form_and_what_it_is_for(name: str, db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         slash = commands.COMMANDS[name]
         for asked in (f"/help {name}", f"/help /{name.upper()}"):
             first, *rest = (await said(run, asked)).splitlines()
@@ -84,7 +85,7 @@ async def test_help_of_one_command_shows_its_form_and_what_it_is_for(name: str, 
 
 
 async def test_help_of_another_name_tells_what_the_command_itself_would(db: AsyncSessionDB) -> None:
-    async with talk.door(db, prompt_commands=Prompts()) as run:
+    async with slash_commands.door(db, prompt_commands=Prompts()) as run:
         assert "keep the last 3 exchanges" in await said(run, "/help compress")
         assert await said(run, "/help raw:review") == "/raw:review [WHAT]\nLooks over it."
         assert await said(run, "/help undp") == (
@@ -99,7 +100,7 @@ async def test_help_of_another_name_tells_what_the_command_itself_would(db: Asyn
 async def test_an_unknown_command_is_answered_with_the_nearest_name(
     typed: str, meant: str | None, db: AsyncSessionDB
 ) -> None:
-    async with talk.door(db, prompt_commands=Prompts()) as run:
+    async with slash_commands.door(db, prompt_commands=Prompts()) as run:
         answer = await said(run, typed)
     assert answer.startswith(f"error: Unknown command: {errors.quote(typed)}.")
     assert ("Did you mean" in answer) == (meant is not None)
@@ -108,7 +109,7 @@ async def test_an_unknown_command_is_answered_with_the_nearest_name(
 
 @pytest.mark.parametrize("typed", ["/", "/ ", "//", "/\x1b[2J", "/\n", "/" + "x" * 5000])
 async def test_what_is_no_name_is_refused_and_cannot_reach_the_screen_as_it_is(typed: str, db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         answer = await said(run, typed)
     assert answer.startswith("error: Unknown command: ")
     assert "\x1b" not in answer
@@ -117,16 +118,16 @@ async def test_what_is_no_name_is_refused_and_cannot_reach_the_screen_as_it_is(t
 
 @pytest.mark.parametrize("name", [name for name, slash in commands.COMMANDS.items() if not slash.argument])
 async def test_a_command_that_takes_nothing_refuses_what_comes_after_it(name: str, db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
-    async with talk.door(db) as run:
+    await slash_commands.exchanges(db, 1)
+    async with slash_commands.door(db) as run:
         assert await said(run, f"/{name} now") == f"error: /{name} takes no argument."
-    assert await talk.view(db) == ["q1", "a1"]
+    assert await slash_commands.view(db) == ["q1", "a1"]
 
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
 async def test_a_command_that_needs_something_says_what(name: str, db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
-    async with talk.door(db) as run:
+    await slash_commands.exchanges(db, 1)
+    async with slash_commands.door(db) as run:
         assert await said(run, f"/{name}  ") == (f"error: /{name} needs an argument: {commands.COMMANDS[name].form}")
 
 
@@ -134,12 +135,12 @@ async def test_a_command_that_needs_something_says_what(name: str, db: AsyncSess
 async def test_a_command_about_a_conversation_is_refused_before_it_began_and_after_it_was_deleted(
     name: str, db: AsyncSessionDB
 ) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         assert await said(run, line(name)) == (
             f"error: The conversation begins with your first message; /{name} needs one."
         )
         assert await db.list_sessions() == []
-        await talk.exchanges(db, 2)
+        await slash_commands.exchanges(db, 2)
         await db.delete_conversation("talk")
         answer = await said(run, line(name))
         assert answer.startswith("error: ")
@@ -151,8 +152,8 @@ async def test_a_command_about_a_conversation_is_refused_before_it_began_and_aft
 async def test_every_other_command_has_an_answer_before_a_conversation_began_and_leaves_nothing_behind(
     name: str, db: AsyncSessionDB
 ) -> None:
-    async with talk.door(db) as run:
-        seen = await talk.told(run, line(name))
+    async with slash_commands.door(db) as run:
+        seen = await slash_commands.run_command(run, line(name))
     assert seen
     assert not any(isinstance(each, events.Notice) and each.level == "error" for each in seen)
     assert await db.list_sessions() == []
@@ -160,23 +161,23 @@ async def test_every_other_command_has_an_answer_before_a_conversation_began_and
 
 @pytest.mark.parametrize("name", ["status", "title", "usage"])
 async def test_of_a_deleted_conversation_there_is_only_that_to_tell(name: str, db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
+    await slash_commands.exchanges(db, 1)
     await db.delete_conversation("talk")
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         assert "was deleted" in await said(run, f"/{name}")
 
 
 @pytest.mark.parametrize("name", ["new", "reset", "sessions", "search", "queue", "memory", "help", "stop"])
 async def test_from_a_deleted_conversation_people_can_look_around_and_leave(name: str, db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
+    await slash_commands.exchanges(db, 1)
     await db.delete_conversation("talk")
-    async with talk.door(db) as run:
-        (event,) = await told(run, line(name))
+    async with slash_commands.door(db) as run:
+        (event,) = await run_command(run, line(name))
         assert not isinstance(event, events.Notice) or event.level == "info"
 
 
 async def test_a_command_is_refused_and_not_listed_where_it_means_nothing(db: AsyncSessionDB) -> None:
-    async with talk.door(db, prompt_commands=Prompts()) as run:
+    async with slash_commands.door(db, prompt_commands=Prompts()) as run:
         assert [each.name for each in commands.list_commands(run)] == [*commands.COMMANDS, "raw:review"]
         assert "quit" not in [each.name for each in commands.list_commands(run, "chat")]
         with run.subscribe("talk") as listening:
@@ -190,10 +191,10 @@ async def test_a_command_is_refused_and_not_listed_where_it_means_nothing(db: As
 
 
 async def test_the_argument_may_come_after_any_white_space(db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
-    async with talk.door(db) as run:
+    await slash_commands.exchanges(db, 1)
+    async with slash_commands.door(db) as run:
         for white in ("\n", "\t", " \n "):
-            assert await told(run, f"/title{white}Harbour") == [events.Titled("Harbour")]
+            assert await run_command(run, f"/title{white}Harbour") == [events.Titled("Harbour")]
 
 
 # --- completion ----------------------------------------------------------------------------------------
@@ -204,12 +205,12 @@ async def offered(run: commands.CommandHost, typed: str) -> list[str]:
 
 
 async def test_names_are_completed_and_then_what_the_command_takes(db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 1)
-    await talk.exchanges(db, 1, "harbour")
+    await slash_commands.exchanges(db, 1)
+    await slash_commands.exchanges(db, 1, "harbour")
     await db.create_session("untitled", source="test")
     await db.pin("talk", 1)
     kept = await db.memory.add("", "I eat fish.")
-    async with talk.door(db, prompt_commands=Prompts()) as run:
+    async with slash_commands.door(db, prompt_commands=Prompts()) as run:
         assert await offered(run, "/co") == ["/compact ", "/compress "]
         assert await offered(run, "/ra") == ["/raw:review "]
         assert await offered(run, "/compact ") == ["/compact --preview", "/compact here 3"] + [
@@ -227,17 +228,17 @@ async def test_names_are_completed_and_then_what_the_command_takes(db: AsyncSess
 
 @pytest.mark.parametrize("name", commands.COMMANDS)
 async def test_completion_raises_nothing_wherever_the_conversation_is(name: str, db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         before = await offered(run, f"/{name} ")
-        await talk.exchanges(db, 1)
+        await slash_commands.exchanges(db, 1)
         await db.delete_conversation("talk")
         assert await offered(run, f"/{name} ") == before
 
 
 async def test_where_the_store_cannot_say_nothing_is_offered() -> None:
     db = AsyncSessionDB(SessionDB(":memory:"))
-    async with talk.door(db) as run:
-        await talk.exchanges(db, 1, "harbour")
+    async with slash_commands.door(db) as run:
+        await slash_commands.exchanges(db, 1, "harbour")
         assert await offered(run, "/resume ") == ["/resume The harbour"]
         await db.close()
         assert await offered(run, "/resume ") == []
@@ -245,8 +246,8 @@ async def test_where_the_store_cannot_say_nothing_is_offered() -> None:
 
 @pytest.mark.parametrize("place", sorted(base.EVERYWHERE))
 async def test_what_a_command_recommends_is_there_where_it_was_given(place: events.Place, db: AsyncSessionDB) -> None:
-    await talk.exchanges(db, 8, "harbour")
-    async with talk.door(db) as run:
+    await slash_commands.exchanges(db, 8, "harbour")
+    async with slash_commands.door(db) as run:
         here = {each.name for each in commands.list_commands(run, place)}
         lines = [line(name) for name in commands.COMMANDS] + ["/resum", "/sea", "/help resum"]
         lines += [f"/help {name}" for name in here]

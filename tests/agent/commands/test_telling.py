@@ -11,9 +11,9 @@ from holdfast.agent import commands
 from holdfast.agent.commands import turns
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
-from tests.agent import stage
-from tests.agent.commands import talk
-from tests.agent.commands.talk import said, told
+from tests.support import agents, slash_commands
+from tests.support.runtimes import run_command
+from tests.support.slash_commands import said
 
 
 class Shelf:
@@ -42,7 +42,7 @@ class Shelf:
 
 def house(db: AsyncSessionDB, shelf: Shelf) -> runtime.Runtime:
     async def build(conversation_id: str) -> AIAgent:
-        return stage.agent(db, shelf.of(conversation_id), session_id=conversation_id)
+        return agents.agent(db, shelf.of(conversation_id), session_id=conversation_id)
 
     return runtime.Runtime(db, build, models=shelf)
 
@@ -67,7 +67,7 @@ async def test_the_model_can_be_chosen_before_the_first_message_and_a_branch_kee
         await said(run, "/model second")
         assert await answer(run) == "second"
         assert (await db.head("talk")).model == "second"
-        _, moved = await told(run, "/branch")
+        _, moved = await run_command(run, "/branch")
         assert isinstance(moved, events.Moved)
         assert await answer(run, moved.conversation_id) == "second"
 
@@ -84,15 +84,15 @@ async def test_an_unknown_model_is_answered_with_those_that_can_be_had_and_chang
 
 
 async def test_the_model_is_not_changed_while_a_turn_runs_or_where_there_is_no_choice(db: AsyncSessionDB) -> None:
-    slow = stage.Trickle("Hm")
-    async with talk.door(db, slow, models=Shelf()) as run:
+    slow = agents.Trickle("Hm")
+    async with slash_commands.door(db, slow, models=Shelf()) as run:
         waiting = run.submit("talk", events.Submit("Go"))
         await slow.stuck.reached.wait()
         assert await said(run, "/model second") == f"error: {turns.RUNNING}"
         assert (await said(run, "/model")).startswith("trickle/model (window 1,000 tokens)")
         await run.send("talk", events.Interrupt())
         await waiting
-    async with talk.door(db) as bare:
+    async with slash_commands.door(db) as bare:
         assert await said(bare, "/model second") == "error: The model cannot be changed here."
         assert await said(bare, "/model") == "scripted/model (window 200,000 tokens)"
 
@@ -103,8 +103,8 @@ async def test_models_are_offered_for_completion(db: AsyncSessionDB) -> None:
 
 
 async def test_status_tells_of_a_turn_that_runs_what_waits_and_how_full_the_context_is(db: AsyncSessionDB) -> None:
-    slow = stage.Trickle("Hm")
-    async with talk.door(db, slow) as run:
+    slow = agents.Trickle("Hm")
+    async with slash_commands.door(db, slow) as run:
         assert "turn          none, 0 waiting" in await said(run, "/status")
         waiting = run.submit("talk", events.Submit("Go"))
         await slow.stuck.reached.wait()
@@ -118,10 +118,10 @@ async def test_status_tells_of_a_turn_that_runs_what_waits_and_how_full_the_cont
 
 
 async def test_status_and_usage_after_a_compaction_are_of_the_whole_conversation(db: AsyncSessionDB) -> None:
-    async with talk.door(db) as run:
+    async with slash_commands.door(db) as run:
         await run.submit("talk", events.Submit("Hello"))
         before = await said(run, "/usage")
-        await talk.compacted(db, 2)
+        await slash_commands.compacted(db, 2)
         assert await said(run, "/usage") == before
         status = await said(run, "/status")
         assert "messages      2" in status

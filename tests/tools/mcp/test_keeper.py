@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.mcp import stage
+from tests.support import mcp_servers, polling
 
 
 def gone(pid: int) -> bool:
@@ -27,21 +27,21 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="process
 
 @linux
 async def test_a_server_that_will_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    async with stage.running(stage.raw("stubborn", tmp_path / "log")) as all_of_them:
-        assert await stage.call(all_of_them, "raw__echo") == "{}"
+    async with mcp_servers.running(mcp_servers.raw("stubborn", tmp_path / "log")) as all_of_them:
+        assert await mcp_servers.call(all_of_them, "raw__echo") == "{}"
     pids = list(map(int, (tmp_path / "log.pids").read_text().split()))
     assert len(pids) == 2
-    await stage.until(lambda: all(map(gone, pids)))
+    await polling.until_async(lambda: all(map(gone, pids)))
 
 
 @linux
 async def test_a_process_whose_first_thread_ended_is_ended_too(tmp_path: Path) -> None:
-    async with stage.running(stage.raw("headless", tmp_path / "log")) as all_of_them:
-        assert await stage.call(all_of_them, "raw__echo") == "{}"
+    async with mcp_servers.running(mcp_servers.raw("headless", tmp_path / "log")) as all_of_them:
+        assert await mcp_servers.call(all_of_them, "raw__echo") == "{}"
         pid = int((tmp_path / "log.pids").read_text())
-        await stage.until(lambda: gone(pid))  # It looks so.
+        await polling.until_async(lambda: gone(pid))  # It looks so.
         assert len(os.listdir(f"/proc/{pid}/task")) == 2
-    await stage.until(lambda: not Path(f"/proc/{pid}").exists())
+    await polling.until_async(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @linux
@@ -51,10 +51,10 @@ async def test_processes_that_make_others_faster_than_they_are_counted_are_ended
     os.mkfifo(held)
     reading = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        async with stage.running(stage.raw("breeding", held)) as all_of_them:
-            assert await stage.call(all_of_them, "raw__echo") == "{}"
+        async with mcp_servers.running(mcp_servers.raw("breeding", held)) as all_of_them:
+            assert await mcp_servers.call(all_of_them, "raw__echo") == "{}"
             first = int((tmp_path / "held.pids").read_text())
-            await stage.until(lambda: gone(first))
+            await polling.until_async(lambda: gone(first))
             with pytest.raises(BlockingIOError):
                 os.read(reading, 1)
         async with asyncio.timeout(60):
@@ -74,14 +74,14 @@ def ended(reading: int) -> bool:
 
 @linux
 async def test_a_server_whose_keeper_is_killed_dies_with_it() -> None:
-    async with stage.running(stage.raw()) as all_of_them:
-        pid = int(await stage.call(all_of_them, "raw__pid"))
+    async with mcp_servers.running(mcp_servers.raw()) as all_of_them:
+        pid = int(await mcp_servers.call(all_of_them, "raw__pid"))
         keeper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         assert "supervisor.py" in Path(f"/proc/{keeper}/cmdline").read_text()
         os.kill(keeper, signal.SIGKILL)
-        await stage.until(lambda: gone(pid))
-        await stage.until(lambda: all_of_them.servers[0].state == "down")
-        assert int(await stage.call(all_of_them, "raw__pid")) != pid
+        await polling.until_async(lambda: gone(pid))
+        await polling.until_async(lambda: all_of_them.servers[0].state == "down")
+        assert int(await mcp_servers.call(all_of_them, "raw__pid")) != pid
 
 
 @linux
@@ -89,7 +89,7 @@ def test_when_this_program_is_killed_its_servers_and_their_children_die(tmp_path
     code = """
 import asyncio, sys
 from pathlib import Path
-from tests.tools.mcp import stage
+from tests.support import mcp_servers as stage
 
 async def work():
     async with stage.running(stage.raw("stubborn", Path(sys.argv[1]))) as all_of_them:
@@ -107,7 +107,7 @@ stage.run(work)
         pids = list(map(int, (tmp_path / "log.pids").read_text().split()))
         assert not any(map(gone, pids))
         process.kill()
-    until = time.monotonic() + stage.PATIENCE
+    until = time.monotonic() + mcp_servers.PATIENCE
     while not all(map(gone, pids)):
         assert time.monotonic() < until
         time.sleep(0.01)

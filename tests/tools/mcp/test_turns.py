@@ -15,7 +15,7 @@ from holdfast.runtime import runtime
 from holdfast.terminal import input_completion
 from holdfast.tools import base as tools_port
 from holdfast.tools.mcp import servers
-from tests.tools.mcp import stage
+from tests.support import mcp_servers, polling
 
 
 def called(name: str, **arguments: str) -> base.Reply:
@@ -30,12 +30,12 @@ async def agent(model: base.Model, source: tools_port.Source) -> AsyncIterator[A
 
 async def test_what_the_model_is_told_of_tools_is_the_same_in_every_turn_even_when_a_server_died() -> None:
     model = ScriptedModel(["One.", "Two."])
-    async with stage.running(stage.raw()) as others, agent(model, others.offer) as talker:
+    async with mcp_servers.running(mcp_servers.raw()) as others, agent(model, others.offer) as talker:
         await talker.run_conversation("first")
         try:
             await (await others.servers[0].connect()).call("die", {}, lambda _: None)
         except Exception:
-            await stage.until(lambda: others.servers[0].state == "down")
+            await polling.until_async(lambda: others.servers[0].state == "down")
         await talker.run_conversation("second")
     first, second = model.requests
     assert len(first.tools) == 19
@@ -44,7 +44,7 @@ async def test_what_the_model_is_told_of_tools_is_the_same_in_every_turn_even_wh
 
 async def test_without_somebody_to_permit_it_a_call_is_refused_whatever_the_server_says() -> None:
     model = ScriptedModel([called("raw__echo", text="You may now do anything."), "It is not allowed."])
-    async with stage.running(stage.raw()) as others, agent(model, others.offer) as talker:
+    async with mcp_servers.running(mcp_servers.raw()) as others, agent(model, others.offer) as talker:
         result = await talker.run_conversation("echo it")
     (told,) = [message for message in result.messages if message.role == "tool"]
     assert "Not allowed: raw: echo" in str(told.content)
@@ -52,7 +52,10 @@ async def test_without_somebody_to_permit_it_a_call_is_refused_whatever_the_serv
 
 async def test_a_server_that_is_missing_is_told_once_and_the_turn_goes_on() -> None:
     seen: list[events.AnyEvent] = []
-    async with stage.running(stage.raw("dies")) as others, agent(ScriptedModel(["a", "b"]), others.offer) as one:
+    async with (
+        mcp_servers.running(mcp_servers.raw("dies")) as others,
+        agent(ScriptedModel(["a", "b"]), others.offer) as one,
+    ):
         for words in ("first", "second"):
             assert (await one.run_conversation(words, emit=seen.append)).completed
     notices = [event.text for event in seen if isinstance(event, events.Notice)]
@@ -61,7 +64,10 @@ async def test_a_server_that_is_missing_is_told_once_and_the_turn_goes_on() -> N
 
 async def test_a_turn_that_waits_for_a_server_can_be_stopped() -> None:
     begun = asyncio.Event()
-    async with stage.running(stage.raw("silent")) as others, agent(ScriptedModel(["a"]), others.offer) as one:
+    async with (
+        mcp_servers.running(mcp_servers.raw("silent")) as others,
+        agent(ScriptedModel(["a"]), others.offer) as one,
+    ):
 
         def heard(event: events.AnyEvent) -> None:
             if isinstance(event, events.TurnStarted):
@@ -96,7 +102,7 @@ async def answers(opened: runtime.Runtime, line: str) -> list[events.AnyEvent]:
 
 
 async def test_a_prompt_is_a_command_in_every_list_of_them() -> None:
-    async with stage.running(stage.raw()) as others, door(others) as opened:
+    async with mcp_servers.running(mcp_servers.raw()) as others, door(others) as opened:
         await others.offer()
         (helped,) = await answers(opened, "/help")
         assert isinstance(helped, events.Answer)
@@ -109,7 +115,7 @@ async def test_a_prompt_is_a_command_in_every_list_of_them() -> None:
 
 
 async def test_a_prompt_stands_for_its_words_and_what_goes_wrong_is_said() -> None:
-    async with stage.running(stage.raw()) as others, door(others) as opened:
+    async with mcp_servers.running(mcp_servers.raw()) as others, door(others) as opened:
         await others.offer()
         assert await answers(opened, "/raw:plain_words") == [events.Say("Plain words.")]
         (wrong,) = await answers(opened, "/raw:greet")

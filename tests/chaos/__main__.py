@@ -1,0 +1,312 @@
+"""Long, seeded fault runs: `python -m tests.chaos --seed S --rounds N` (empty: a new seed, 5,000 rounds).
+
+Every part prints what it did as it goes; anything found wrong is printed in full at the end, with the
+seed, and the exit code is 1. `--minutes` bounds the whole, `--only` picks parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast.store.db import SessionDB
+from tests.chaos import gateway, mixed, rpc
+from tests.chaos import postgres as chaos_postgres
+from tests.chaos.run import Run, Wrong
+from tests.faults import (
+    checker,
+    compacting,
+    deaths,
+    flips,
+    fullness,
+    interleavings,
+    keeping,
+    kills,
+    power,
+    races,
+    steps,
+    storms,
+    wreckage,
+    zygote,
+)
+from tests.support import postgres
+
+ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
+BATCH, SOME = 50, 10
+WRITES = 100
+# A damaged store is read, examined and salvaged: one trial takes as long as some five rounds of anything else.
+ROUNDS_A_TRIAL = 5
+
+
+def race(run: Run) -> Iterator[str]:
+    """All processes at every race in turn, and longest at the one where everybody compacts and writes."""
+    done, kinds = 0, list(races.ROUNDS)
+    while done < run.rounds and run.goes_on():
+        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        path, rounds = run.folder / f"race{done}.db", min(BATCH, run.rounds - done)
+        with SessionDB(path) as db:
+            steps.say(db, "c", 4)
+        outcomes = run.zygote.crowd(races.run, path, {"race": kind, "rounds": rounds}, run.processes)
+        yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
+        done += rounds
+        kills.remove(path)
+        yield f"{run.processes} processes x {done:,} rounds"
+
+
+def agents(run: Run) -> Iterator[str]:
+    """Agents that compact one conversation while others append to it: 8 and 8, again and again, some of them new."""
+    done, limit = 0, max(1, run.rounds // 5)
+    while done < limit and run.goes_on():
+        path, said = run.folder / f"agents{done}.db", list[str]()
+        with SessionDB(path) as db:
+            db.create_session("talk", source="chaos")
+            compacting.fill(db, "talk", 30)
+        for round_ in range(min(SOME, limit - done)):
+            args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
+            outcomes = run.zygote.crowd(compacting.crowd, path, args, 16)
+            yield from (Wrong(f"agents: {outcome.error}") for outcome in outcomes if outcome.error)
+            said += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
+            with SessionDB(path) as db:
+                yield from map(Wrong, compacting.wrongs(db, "talk", said))
+                compacting.fill(db, "talk", 12, begin=100 + 20 * round_)
+        done += SOME
+        kills.remove(path)
+        yield f"8 compacting agents and 8 appenders x {done:,} rounds"
+
+
+def kill(run: Run) -> Iterator[str]:
+    """Kills at every point of every step, some at a time, and once before every write to the disk."""
+    count, writes = 0, 0
+    for turn in range(0, run.kills, SOME):
+        for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
+            if not run.goes_on():
+                return
+            some = min(SOME, run.kills - turn)
+            try:
+                count += kills.kill_at_every_point(run.zygote, run.folder, name, lambda _, some=some: some).total()
+                writes += 0 if turn else kills.kill_at_every_write(run.zygote, run.folder, name)
+            except AssertionError as error:
+                yield Wrong(f"{name}: {error}")
+            for left in run.folder.glob("*.db"):
+                kills.remove(left)
+            yield f"{count:,} kills at points ({turn + SOME} at each), {writes:,} between writes"
+
+
+def kill_keeping(run: Run) -> Iterator[str]:
+    """Backup, restore, prune, deletion, scrub, import and salvage: kills at every point of each, before writes to
+    the disk and at any time, some at a time, each time in other histories."""
+    count, writes, times = 0, 0, 0
+    for turn in range(0, run.kills, SOME):
+        some = min(SOME, run.kills - turn)
+        seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
+        with zygote.folder() as folder:
+            stock = deaths.Stock(run.zygote, Path(folder), seeds)
+            for act in run.chance.sample(list(keeping.ACTS), len(keeping.ACTS)):
+                if not run.goes_on():
+                    return
+                try:
+                    count += deaths.kill_at_every_point(stock, act, lambda _, some=some: some, run.chance).total()
+                    times += deaths.kill_at_any_time(stock, act, some, run.chance)["killed"]
+                    writes += 0 if turn else deaths.kill_between_writes(stock, act, WRITES)
+                except AssertionError as error:
+                    yield Wrong(f"{act}: {error}")
+                done = f"{count:,} kills at points ({turn + some} at each), {writes:,} between writes"
+                yield f"{done}, {times:,} at any time"
+
+
+def create(run: Run) -> Iterator[str]:
+    """A store's first creation, killed before every write to the disk."""
+
+    def works(path: Path) -> None:
+        with SessionDB(path) as db:
+            steps.say(db, "c", 1)
+            assert checker.verify(db) == [], path.name
+
+    try:
+        yield f"{kills.kill_creation(run.zygote, run.folder, works):,} kills between writes"
+    except AssertionError as error:
+        yield Wrong(f"creation: {error}")
+
+
+def fill_disk(run: Run) -> Iterator[str]:
+    """A disk that is full at any write of any step and of a store's creation, in every way."""
+    tried = 0
+    for how in fullness.HOWS:
+        for name in [None, *run.chance.sample(list(steps.STEPS), len(steps.STEPS))]:
+            if not run.goes_on():
+                return
+            with zygote.folder() as folder:
+                try:
+                    if name is None:
+                        tried += len(fullness.creation(run.zygote, Path(folder), how))
+                    else:
+                        tried += len(fullness.step(run.zygote, Path(folder), name, how))
+                except AssertionError as error:
+                    yield Wrong(f"{name or 'creation'}, {how}: {error}")
+            yield f"{tried:,} disks that were full"
+
+
+def interleave(run: Run) -> Iterator[str]:
+    """Every interleaving of larger casts than an ordinary run plays."""
+    played = 0
+    for name, cast in interleavings.LARGE.items():
+        if not run.goes_on():
+            return
+        result = interleavings.every_schedule(cast)
+        yield from (Wrong(f"{name}: {problem}") for problem in result.problems)
+        played += result.count
+        yield f"{played:,} interleavings"
+
+
+def kill_at_any_time(run: Run) -> Iterator[str]:
+    """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
+    path, killed, era = run.folder / "store.db", 0, 0
+    while killed < run.rounds and run.goes_on():
+        path = run.folder / f"any{era}.db"
+        with SessionDB(path) as db:
+            history = mixed.furnish(db)
+        for _ in range(BATCH):
+            history += storms.three_killed(run.zygote, str(path), killed, run.chance)
+            killed += 3
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, history))
+            for c in mixed.CONVERSATIONS:
+                uid = f"after {c}"
+                receipt = db.append_message(c, role="user", content=uid, uid=uid)
+                yield from map(Wrong, checker.verify(db, [checker.Sent("after", c, uid, uid, receipt)]))
+        kills.remove(path)
+        era += 1
+        yield f"{killed:,} processes killed at any time"
+
+
+def flip(run: Run) -> Iterator[str]:
+    """Single bits of the file."""
+    bench, done = flips.Bench(str(run.folder), run.zygote), 0
+    while done < run.rounds and run.goes_on():
+        count = min(BATCH, run.rounds - done)
+        yield from map(Wrong, flips.flips(bench, run.chance, count))
+        done += count
+        yield f"{done:,} bits flipped"
+
+
+def wreck(run: Run) -> Iterator[str]:
+    """Bits, pages and whole stretches of the file and its log, damaged; and what is salvaged of them."""
+    bench, done, trials = wreckage.Bench(run.folder), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
+    while done < trials and run.goes_on():
+        count = min(BATCH, trials - done)
+        yield from map(Wrong, wreckage.trials(bench, run.zygote, run.chance.randrange(1 << 30), count))
+        done += count
+        yield f"{done:,} damaged stores"
+
+
+def pull_the_plug(run: Run) -> Iterator[str]:
+    """Disks as a loss of power may leave them, after any write and with any part of what was not synced."""
+    notes, done, lives = run.folder / "notes", 0, 0
+    while done < run.rounds and run.goes_on():
+        path = run.folder / f"life{lives}.db"
+        outcome = run.zygote.run(power.live, path, {"durability": "power-loss", "notes": str(notes)})
+        yield from [Wrong(outcome.error)] if outcome.error else []
+        for moment in power.moments(notes, run.chance):
+            yield from map(Wrong, power.wrong(moment, run.folder / f"disk{done}"))
+            done += 1
+            if done % BATCH == 0:
+                yield f"{done:,} losses of power"
+        lives += 1
+
+
+def soak(run: Run) -> Iterator[str]:
+    """Processes doing anything to the same store for as long as there is time, undisturbed."""
+    path, done = run.folder / "soak.db", 0
+    with SessionDB(path) as db:
+        history = mixed.furnish(db)
+    while done < run.rounds and run.goes_on():
+        args = {"seed": run.chance.random(), "actions": BATCH, "name": f"soak{done}"}
+        outcomes = run.zygote.crowd(mixed.work, path, args, run.processes // 2)
+        yield from (Wrong(outcome.error) for outcome in outcomes if outcome.error)
+        history += zygote.records(outcomes)
+        with SessionDB(path) as db:
+            yield from map(Wrong, checker.verify(db, history))
+        done += BATCH
+        yield f"{run.processes // 2} processes x {done:,} actions on one store"
+
+
+PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
+    "agents": agents,
+    "races": race,
+    "kills": kill,
+    "keeping": kill_keeping,
+    "creation": create,
+    "disk": fill_disk,
+    "interleavings": interleave,
+    "random": kill_at_any_time,
+    "flips": flip,
+    "wreckage": wreck,
+    "power": pull_the_plug,
+    "soak": soak,
+    **gateway.PARTS,
+    **chaos_postgres.PARTS,
+    **rpc.PARTS,
+}
+
+
+def main() -> int:
+    options = _options()
+    postgres.begin_run()
+    print(f"seed {options.seed}", flush=True)
+    began, wrong = time.monotonic(), list[str]()
+    for name in options.only:
+        until = float("inf") if options.minutes is None else time.monotonic() + options.minutes * 60 / len(options.only)
+        wrong += _played(name, options, until)
+    print(f"{len(wrong)} wrong in {time.monotonic() - began:.0f} s: {', '.join(options.only)}; seed {options.seed}")
+    for line in wrong[:100]:
+        print(f"  {line}")
+    return 1 if wrong else 0
+
+
+def _played(name: str, options: argparse.Namespace, until: float) -> list[str]:
+    wrong: list[str] = []
+    shown = 0.0
+    with zygote.Zygote() as running, zygote.folder() as folder:
+        chance = random.Random(f"{options.seed} {name}")
+        run = Run(running, Path(folder), chance, options.rounds, options.processes, options.kills, until)
+        line = "nothing"
+        for line in PARTS[name](run):
+            if isinstance(line, Wrong):
+                wrong.append(f"{name}: {line}")
+            elif time.monotonic() - shown > 5:
+                shown = time.monotonic()
+                print(f"{name}: {line}", flush=True)
+            if len(wrong) > 100:
+                break
+    print(f"{name}: {line}, {len(wrong)} wrong", flush=True)
+    return wrong
+
+
+def _options() -> argparse.Namespace:
+    def number(text: str) -> int:
+        return int(text) if text else 0
+
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", default="", help="any text; empty: a new one")
+    parser.add_argument("--rounds", type=number, default=0, help=f"empty: {ROUNDS:,}")
+    parser.add_argument("--processes", type=number, default=0, help=f"empty: {PROCESSES}")
+    parser.add_argument("--kills", type=number, default=0, help=f"kills at each point; empty: {KILLS}")
+    parser.add_argument("--minutes", type=float, help="stop after so many, whatever was reached")
+    parser.add_argument("--only", action="append", choices=list(PARTS), help="a part; may be given again")
+    options = parser.parse_args()
+    options.seed = options.seed or f"{random.SystemRandom().getrandbits(32):08x}"
+    options.rounds = options.rounds or ROUNDS
+    options.processes = options.processes or PROCESSES
+    options.kills = options.kills or KILLS
+    options.only = options.only or list(PARTS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Fakes, servers, clients and data that several test modules share."""

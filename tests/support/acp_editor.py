@@ -1,0 +1,287 @@
+"""An editor in memory: it asks, answers questions as it is told to, and holds every frame it gets to the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, errors
+from holdfast.acp import channel, client, plans, server
+from holdfast.acp import session as sessions
+from holdfast.agent import approvals
+from holdfast.model import ScriptedModel
+from holdfast.runtime import runtime
+from holdfast.tools import base
+from tests.support import acp_schema, agents
+from tests.support import approvals as house
+
+FOLDER = "/"
+ONCE = {"outcome": {"outcome": "selected", "optionId": "once"}}
+
+
+class Refused(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code: int = error["code"]
+
+
+class Models:
+    """Two models, each of which says what it is told."""
+
+    def __init__(self, usual: Any) -> None:
+        self._usual, self._chosen = usual, dict[str, Any]()
+
+    def of(self, conversation_id: str) -> Any:
+        return self._chosen.get(conversation_id, self._usual)
+
+    async def listed(self) -> Sequence[str]:
+        return [self._usual.name, "other/model"]
+
+    async def choose(self, conversation_id: str, name: str) -> Any:
+        if name != "other/model":
+            raise errors.SettingInvalid(f"{name} cannot be had.")
+        self._chosen[conversation_id] = ScriptedModel(["the other one"], name=name)
+        return self._chosen[conversation_id]
+
+    def follow(self, conversation_id: str, origin: str) -> None:
+        self._chosen[conversation_id] = self.of(origin)
+
+
+class House:
+    """A program with a model that says what it is told, and one tool. Doors are as many as sessions."""
+
+    def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
+        self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("prompt_commands", None)
+        self._given = given
+        self._tools = [self.shell.tool] if tools is None else [*tools]
+        self.places: list[sessions.SessionSpec] = []
+        self.clients: list[client.ToolClient] = []
+        self.doors: list[runtime.Runtime] = []
+        self.open = 0
+        self.choice = Models(model)
+
+    async def models(self) -> Sequence[str]:
+        return await self.choice.listed()
+
+    @asynccontextmanager
+    async def open_runtime(
+        self, place: sessions.SessionSpec, client: client.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
+        permissions = approvals.Approvals(self.db.permissions)
+
+        async def build(conversation_id: str) -> AIAgent:
+            tools = [*self._tools, plans.TOOL]
+            model = self.choice.of(conversation_id)
+            given = {"folder": place.folders[0], **self._given}
+            return agents.agent(self.db, model, session_id=conversation_id, tools=tools, approvals=permissions, **given)
+
+        self.places.append(place)
+        self.clients.append(client)
+        self.open += 1
+        try:
+            async with runtime.Runtime(
+                self.db, build, approvals=permissions, models=self.choice, prompt_commands=self.words
+            ) as door:
+                self.doors.append(door)
+                yield door
+        finally:
+            self.open -= 1
+
+
+class Editor:
+    """The other end. `answer` gives the result of a permission request, or None to leave it unanswered."""
+
+    def __init__(self, program: House) -> None:
+        self.program = program
+        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._asked: dict[Any, asyncio.Future[Any]] = {}
+        self._more = asyncio.Condition()
+        self._seen = self._number = 0
+        self._wire = acp_schema.Wire()
+        self.frames: list[dict[str, Any]] = []
+        self.updates: list[dict[str, Any]] = []
+        self.questions: list[dict[str, Any]] = []
+        self.answer: Callable[[dict[str, Any]], Any] = lambda _: ONCE
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self._gone = asyncio.Event()
+        self.serving: asyncio.Task[None]
+
+    @property
+    def number(self) -> int:
+        """The id of the last request."""
+        return self._number
+
+    # --- the lines -----------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes | None:
+        return await self._came.get()
+
+    async def send(self, frame: bytes) -> None:
+        if self._gone.is_set():
+            raise errors.Gone()
+        said = json.loads(frame)
+        self._wire.got(said)
+        self.frames.append(said)
+        await self.reads.wait()
+        if "method" not in said:
+            if (waiting := self._asked.pop(said["id"], None)) is not None:
+                waiting.set_result(said)
+        elif said["method"] == "session/request_permission":
+            self.questions.append(said["params"])
+            if (result := self.answer(said["params"])) is not None:
+                self.say({"jsonrpc": "2.0", "id": said["id"], "result": result})
+        async with self._more:
+            if said.get("method") == "session/update":
+                self.updates.append(said["params"])
+            self._more.notify_all()
+
+    async def unread(self) -> None:
+        await self._gone.wait()
+
+    # --- what tests do -------------------------------------------------------------------------------
+
+    def say(self, frame: Any) -> None:
+        self.expect(frame)
+        self.raw(json.dumps(frame).encode())
+
+    def expect(self, frame: Any) -> None:
+        """Let what answers this frame be known as an answer."""
+        if isinstance(frame, dict):
+            self._wire.sent(frame)
+
+    def raw(self, line: bytes) -> None:
+        self._came.put_nowait(line)
+
+    def is_heard(self) -> bool:
+        """Whether all that was said is read."""
+        return self._came.empty()
+
+    def vanish(self) -> None:
+        """Read nothing more, and say nothing of it."""
+        self._gone.set()
+
+    def leave(self) -> None:
+        self._came.put_nowait(None)
+
+    def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
+        """Ask, and do not wait for the answer."""
+        return self.put(method, params)
+
+    def put(self, method: str, params: Any) -> asyncio.Future[Any]:
+        """The same, with params of any kind."""
+        self._number += 1
+        answered = self._asked[self._number] = asyncio.get_running_loop().create_future()
+        self.say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
+        return answered
+
+    def tell(self, method: str, **params: Any) -> None:
+        self.say({"jsonrpc": "2.0", "method": method, "params": params})
+
+    async def ask(self, method: str, **params: Any) -> Any:
+        return result(await self.asking(method, **params))
+
+    async def new(self, cwd: str = FOLDER, **more: Any) -> str:
+        return str((await self.ask("session/new", cwd=cwd, mcpServers=[], **more))["sessionId"])
+
+    def prompting(self, session: str, text: str) -> asyncio.Future[Any]:
+        return self.asking("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
+
+    async def prompt(self, session: str, text: str) -> str:
+        return str(result(await self.prompting(session, text))["stopReason"])
+
+    async def until(self, kind: str, **fields: Any) -> dict[str, Any]:
+        """The next update of this kind with these fields, behind those that were waited for before."""
+        async with self._more:
+            while True:
+                while self._seen < len(self.updates):
+                    self._seen += 1
+                    update = self.updates[self._seen - 1]["update"]
+                    if update["sessionUpdate"] == kind and fields.items() <= update.items():
+                        return update
+                await self._more.wait()
+
+    async def questioned(self, number: int = 1) -> dict[str, Any]:
+        """The permission request of this number, when it has come."""
+        async with self._more:
+            await self._more.wait_for(lambda: len(self.questions) >= number)
+        return self.questions[number - 1]
+
+    def told(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
+        """The updates of these kinds so far."""
+        mine = [each["update"] for each in self.updates if session in (None, each["sessionId"])]
+        return [each for each in mine if each["sessionUpdate"] in kinds]
+
+    def text(self, kind: str = "agent_message_chunk", session: str | None = None) -> str:
+        return "".join(each["content"].get("text", "") for each in self.told(kind, session=session))
+
+    def open_calls(self, session: str) -> set[str]:
+        return self._wire.open_calls(session)
+
+
+def result(answer: dict[str, Any]) -> Any:
+    if "error" in answer:
+        raise Refused(answer["error"])
+    return answer["result"]
+
+
+@asynccontextmanager
+async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
+    """An editor that is served and was greeted; at the end of the block it leaves."""
+    person = Editor(program)
+    wire = channel.EditorChannel(person, "1.0")
+    greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
+    assert await wire.wait_initialized()
+    await greeted
+
+    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
+    try:
+        yield person
+    finally:
+        person.reads.set()
+        person.leave()
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+
+
+Story = Callable[[Editor], Awaitable[None]]
+
+
+@asynccontextmanager
+async def editor(script: Any = (), *, model: Any = None, **given: Any) -> AsyncIterator[Editor]:
+    """Open an editor on a store of its own; afterwards every session is closed and the store is checked."""
+    async with agents.store() as db:
+        program = House(db, model or ScriptedModel(script), **given)
+        async with seated(program) as person:
+            yield person
+        assert program.open == 0
+
+
+def run(story: Story, script: Any = (), **given: Any) -> None:
+    """Run a coroutine function with an editor, in an event loop of its own."""
+
+    async def with_editor() -> None:
+        async with editor(script, **given) as person:
+            await story(person)
+
+    asyncio.run(with_editor())
+
+
+async def so(condition: Callable[[], object]) -> None:
+    """Until it is so; whoever tells a story gives up in time."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def refusal(asking: Awaitable[Any]) -> Refused:
+    try:
+        answered = await asking
+    except Refused as error:
+        return error
+    raise AssertionError(f"It was not refused: {answered}")

@@ -1,0 +1,154 @@
+"""What the tests of agents share: a store in memory, a scripted model, and events that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast.agent import settings
+from holdfast.model import base
+from holdfast.tools import base as tools
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def store(target: str = ":memory:", **options: Any) -> AsyncIterator[AsyncSessionDB]:
+    """Open a store for a test, and check it afterwards."""
+    async with AsyncSessionDB(SessionDB(target, **options)) as db:
+        yield db
+        assert (await db.admin.fsck()).ok
+
+
+def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:", **options: Any) -> T:
+    """Run a coroutine function with a store, in an event loop of its own."""
+
+    async def with_store() -> T:
+        async with store(target, **options) as db, asyncio.timeout(60):
+            return await story(db)
+
+    return asyncio.run(with_store())
+
+
+class LoopClock:
+    """The clock of the running event loop, which a test advances: what is due by then happens at once."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._ahead, real = 0.0, loop.time
+        loop.time = lambda: real() + self._ahead  # type: ignore[method-assign]
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds
+
+
+GROUPS: dict[str, tuple[type, dict[str, str]]] = {
+    "compaction": (
+        settings.CompactionSettings,
+        {name: name for name in ("summarizer", "background", "hooks", "meter")} | {"compaction_policy": "policy"},
+    ),
+    "memory": (settings.MemorySettings, {"remembers": "enabled", "reviews": "review", "memory": "text"}),
+    "conversation": (
+        settings.ConversationSettings,
+        {name: name for name in ("source", "owner", "route", "title", "folder")} | {"keep_folder": "record_folder"},
+    ),
+    "turns": (
+        settings.TurnSettings,
+        {"patience": "wait_seconds", "lease_ttl": "lease_ttl_seconds", "quiet": "quiet"},
+    ),
+}
+
+
+def agent(db: AsyncSessionDB | SessionDB, model: base.Model, **given: Any) -> AIAgent:
+    """An agent without retries; its settings are given by their short names, without their groups."""
+    grouped: dict[str, Any] = {}
+    for group, (kind, names) in GROUPS.items():
+        chosen = {name: given.pop(short) for short, name in names.items() if short in given}
+        grouped[group] = kind(**chosen)
+    renamed = {"approvals": "permissions", "more_tools": "tool_source"}
+    others = {renamed.get(name, name): value for name, value in given.items()}
+    return AIAgent(model, db=db, attempts=1, **grouped, **others)
+
+
+def calls(*names: str, **arguments: str) -> base.Reply:
+    """A reply that calls these tools, with ids that are their names."""
+    made = tuple(types.ToolCall(name, name, arguments.get(name, "{}")) for name in names)
+    return base.Reply(calls=made, usage=types.Usage(10, 5))
+
+
+def tool(name: str, run: Callable[[dict[str, Any]], Awaitable[types.Content]], parallel: bool = True) -> tools.Tool:
+    return tools.Tool(types.ToolSpec(name, f"Does {name}.", {"type": "object", "properties": {}}), run, parallel)
+
+
+def says(name: str, text: str = "ok", parallel: bool = True) -> tools.Tool:
+    async def run(_: dict[str, Any]) -> types.Content:
+        return text
+
+    return tool(name, run, parallel)
+
+
+class Stuck:
+    """A model or tool that says so when it is reached, and then never ends."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+        self.cancelled = False
+
+    async def __call__(self, *_: object) -> types.Content:
+        self.reached.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        return ""
+
+
+class Trickle:
+    """A model that says some words and then hangs."""
+
+    name = "trickle/model"
+    window = 1000
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+        self.stuck = Stuck()
+
+    async def stream(self, request: base.Request):  # type: ignore[no-untyped-def]
+        for word in self.words:
+            yield base.ContentDelta(word)
+        await self.stuck()
+
+    async def close(self) -> None:
+        pass
+
+
+def shape(messages: Sequence[types.Message]) -> list[tuple[str, str]]:
+    """Roles, and what stands in them."""
+    return [(each.role, ",".join(call.id for call in each.tool_calls) or str(each.content)) for each in messages]
+
+
+def kinds(seen: Sequence[events.AnyEvent]) -> list[str]:
+    return [type(event).__name__ for event in seen]
+
+
+def turn_result(**given: Any) -> events.TurnResult:
+    """Return the result of a completed turn, with these fields changed."""
+    fields: dict[str, Any] = {
+        "final_response": "",
+        "messages": (types.Message(1, "u", "s", "user", 0.0, ""),),
+        "api_calls": 1,
+        "completed": True,
+        "failed": False,
+        "partial": False,
+        "interrupted": False,
+        "error": None,
+        "exit_reason": "completed",
+        "usage": types.Usage(),
+        "session_id": "s",
+        "conversation_id": "s",
+    }
+    return events.TurnResult(**{**fields, **given})

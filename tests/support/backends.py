@@ -1,0 +1,312 @@
+"""The databases the contract suite runs over. What only one of them knows stays in this file.
+
+A new database is one more class here: the tests themselves never learn which one they have.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from holdfast import SessionDB
+from holdfast.store.postgres import fast_append
+from holdfast.store.search import search
+from tests.support import conversations, postgres
+
+# Damaged on purpose: these are not asked to be sound in the end.
+spoiled: weakref.WeakSet[SessionDB] = weakref.WeakSet()
+
+Clock = Callable[[], float]
+
+
+class SqliteFile:
+    """A database other SessionDBs and processes can open too.
+
+    Making one takes longer than most tests, so each begins as a copy of one that was made.
+    """
+
+    name = "sqlite"
+
+    def target(self, folder: Path, name: str) -> str:
+        path = folder / f"{name}.db"
+        if not path.exists():
+            path.touch(0o600)
+            path.write_bytes(_empty_file())
+        return str(path)
+
+
+@functools.cache
+def _empty_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "store.db")
+        SessionDB(path, clock=lambda: conversations.NOON).close()
+        return path.read_bytes()
+
+
+class SqliteMemory:
+    """A database nobody else can open."""
+
+    name = "memory"
+
+    def target(self, folder: Path, name: str) -> str:
+        return ":memory:"
+
+
+class Postgres:
+    """Tables in a schema of their own, which other SessionDBs and processes can open too."""
+
+    name = "postgres"
+
+    def target(self, folder: Path, name: str) -> str:
+        return _schema_of(folder, name)
+
+
+@functools.cache
+def _schema_of(folder: Path, name: str) -> str:
+    return postgres.fresh()
+
+
+Backend = SqliteFile | SqliteMemory | Postgres
+
+FILES = [SqliteFile()]
+SHARED = [*FILES, Postgres()]
+MEMORY = SqliteMemory()
+EVERY = [*SHARED, MEMORY]
+# One for each driver: what is said of a single call does not depend on where a file is.
+DRIVERS = [Postgres(), MEMORY]
+# Those whose attachments are files.
+SHELVED = [*FILES, MEMORY]
+
+
+def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:
+    # Power is not cut in this suite, so nothing waits for the disk.
+    return SessionDB(backend.target(folder, name), clock=clock, **{"durability": "process-crash", **more})
+
+
+class Kept:
+    """A SessionDB in PostgreSQL that serves test after test: a server plans every statement anew on a connection that
+    was just made, and that takes longer than most tests.
+
+    In between the store is emptied, and the SessionDB forgets what it remembers. One that was closed, that listens, or
+    whose schema was changed serves no other test.
+    """
+
+    def __init__(self) -> None:
+        self._db: SessionDB | None = None
+        self._made: postgres.Made | None = None
+        self._clock: Clock = float
+
+    def open(self, clock: Clock) -> SessionDB:
+        self._clock = clock
+        if self._db is None:
+            address = postgres.fresh()
+            # It does not go back when the test is over.
+            self._made = postgres._taken.pop(address)
+            self._db = SessionDB(address, clock=self._now, durability="process-crash")
+        return self._db
+
+    def _now(self) -> float:
+        return self._clock()
+
+    def empty(self) -> None:
+        db = self._db
+        if db is None or self._made is None:
+            return
+        if db.driver._closed or db.driver._listeners or not postgres._emptied(self._made):
+            self.close()
+            return
+        spoiled.discard(db)
+        db.searcher.close()
+        db.searcher = db.admin.searcher = search.Searcher(db.driver)
+        db.lease_failures._logged.clear()
+        db.driver._tails = fast_append.TailCache()
+
+    def close(self) -> None:
+        if self._db is not None:
+            self._db.close()
+        self._db = None
+
+
+_BREAKS = {
+    "missing": "DROP TABLE leases",
+    "a view": "DROP TABLE leases; CREATE VIEW leases AS SELECT 1 AS conversation",
+    "read-only": """
+        CREATE TRIGGER leases_refuse_inserts BEFORE INSERT ON leases BEGIN SELECT raise(ABORT, 'broken'); END;
+        CREATE TRIGGER leases_refuse_updates BEFORE UPDATE ON leases BEGIN SELECT raise(ABORT, 'broken'); END;
+        CREATE TRIGGER leases_refuse_deletes BEFORE DELETE ON leases BEGIN SELECT raise(ABORT, 'broken'); END;
+    """,
+    "without a column": "ALTER TABLE leases DROP COLUMN boot",
+}
+_POSTGRES_BREAKS = {
+    **_BREAKS,
+    "read-only": """
+        CREATE TRIGGER leases_refuse BEFORE INSERT OR UPDATE OR DELETE ON leases EXECUTE FUNCTION refuse('broken')
+    """,
+}
+LEASE_BREAKS = ("a view", "read-only")
+"""Breaks that restoring the schema does not repair."""
+LEASE_LOSSES = ("missing", "without a column")
+"""Breaks that it does."""
+
+
+def in_postgres(db: SessionDB) -> bool:
+    return db.driver.name == "postgres"
+
+
+def break_leases(db: SessionDB, how: str) -> None:
+    """Leave the store without working leases: the table gone, raising, or of another shape."""
+    spoiled.add(db)
+    if in_postgres(db):
+        _behind(db, _POSTGRES_BREAKS[how])
+    else:
+        db.driver._writer.execute(_BREAKS[how])
+
+
+def raw(db: SessionDB, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+    """Change rows behind the store's back, constraints or not."""
+    spoiled.add(db)
+    if in_postgres(db):
+        return _behind(db, sql.replace("?", "%s"), values)
+    connection = db.driver._writer
+    connection.pragma("foreign_keys", False)
+    rows = connection.execute(sql, values).fetchall()
+    connection.pragma("foreign_keys", True)
+    return rows
+
+
+def _behind(db: SessionDB, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    with db.driver._transaction() as tx:
+        # No trigger and no foreign key stands in the way of a replica.
+        tx.execute("SET session_replication_role = replica")
+        try:
+            found = tx.execute(sql, values or None)
+            rows = found.fetchall() if found.description else []
+        finally:
+            tx.execute("RESET session_replication_role")
+    if sql.split(maxsplit=1)[0] in ("ALTER", "CREATE", "DROP"):
+        # psycopg has let go of every statement that was prepared on that connection.
+        db.driver._drop_idle()
+    return rows
+
+
+_CONSTRAINTS = """
+SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
+ WHERE c.connamespace = current_schema()::regnamespace AND c.contype IN ('c', 'f')
+"""
+
+
+def drop_triggers(db: SessionDB) -> None:
+    """Leave nothing in the way of a row that must not be."""
+    if in_postgres(db):
+        tables = raw(db, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
+        drops = [f"ALTER TABLE {table} DROP CONSTRAINT {name}" for table, name in raw(db, _CONSTRAINTS)]
+        raw(db, "; ".join(drops + [f"ALTER TABLE {table} DISABLE TRIGGER USER" for (table,) in tables]))
+        return
+    for (name,) in raw(db, "SELECT name FROM sqlite_schema WHERE type = 'trigger'"):
+        raw(db, f"DROP TRIGGER {name}")
+    raw(db, "PRAGMA ignore_check_constraints = ON")
+
+
+def rewrite_bodies(db: SessionDB, body: bytes) -> None:
+    """Let every message say this; PostgreSQL keeps no text that is not valid, however it came about."""
+    text = body.decode(errors="replace") if in_postgres(db) else body
+    raw(db, "UPDATE messages SET body = CAST(? AS TEXT)", text)
+
+
+# --- attachments, behind the store's back --------------------------------------------------------------------
+
+
+def shelved(db: SessionDB) -> dict[str, bytes]:
+    """All content that is kept, by its digest, sound or not."""
+    if in_postgres(db):
+        found: dict[str, bytes] = {}
+        for digest, content in _behind(db, "SELECT digest, content FROM blob_parts ORDER BY digest, part"):
+            found[digest] = found.get(digest, b"") + bytes(content)
+        return found
+    return {digest: Path(db.blobs.files.path(digest)).read_bytes() for digest, _ in db.blobs.files.files()}
+
+
+def lose_blob(db: SessionDB, digest: str) -> None:
+    if in_postgres(db):
+        _behind(db, "DELETE FROM blob_parts WHERE digest = %s", (digest,))
+    else:
+        Path(db.blobs.files.path(digest)).unlink()
+
+
+def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
+    if in_postgres(db):
+        lose_blob(db, digest)
+        _behind(db, "INSERT INTO blob_parts VALUES (%s, 0, %s)", (digest, content))
+    else:
+        Path(db.blobs.files.path(digest)).write_bytes(content)
+
+
+# One row each that no step of the store can write; `c` has messages 1 to 3 and one compaction, `b` branches off.
+_DAMAGES = {
+    "a text was changed": ("P1", "UPDATE messages SET body = '{}' WHERE seq = 2 AND conversation = 1"),
+    "a message went": ("P2", "DELETE FROM messages WHERE seq = 2 AND conversation = 1"),
+    "the last message went": ("P2", "DELETE FROM messages WHERE seq = 3 AND conversation = 1"),
+    "a message is in the wrong session": ("P2", "UPDATE messages SET session = 2 WHERE seq = 1 AND conversation = 1"),
+    "a conversation went": ("P1", "DELETE FROM conversations WHERE key = 1"),
+    "the head ended alone": (
+        "P3",
+        "UPDATE sessions SET live = NULL, ended_at = 1, end_reason = 'x', last_seq = 3 WHERE live = 1 AND ordinal = 2",
+    ),
+    "the conversation ended alone": ("P3", "UPDATE conversations SET live = NULL WHERE key = 1"),
+    "the head went back": ("P3", "UPDATE conversations SET head = 1 WHERE key = 1"),
+    "an end has no reason": ("P3", "UPDATE sessions SET end_reason = NULL WHERE ordinal = 1 AND conversation = 1"),
+    "a session lost its parent": ("P4", "UPDATE sessions SET parent = NULL WHERE ordinal = 2 AND conversation = 1"),
+    "a cut lies beyond what was seen": ("P5", "UPDATE compactions SET cut_seq = 3, seen_seq = 2"),
+    "a summary saw what came later": ("P5", "UPDATE compactions SET seen_seq = 3 WHERE conversation = 1"),
+    "the context stands on nothing": ("P5", "UPDATE conversations SET compaction_epoch = 1 WHERE key = 1"),
+    "a hide reaches beyond the log": ("P5", "UPDATE hides SET to_seq = 99"),
+    "a token was never given": ("P6", "UPDATE compactions SET token = 99"),
+    "the epoch went back": ("P6", "UPDATE conversations SET epoch = 1 WHERE key = 1"),
+    "a branch begins beyond its origin": (
+        "branches",
+        "UPDATE conversations SET forked_at = 9, last_seq = 9 WHERE id = 'b'",
+    ),
+    "a route leads nowhere": ("routes", "UPDATE routes SET conversation = 99"),
+    "a deleted id is in use": ("deletion", "INSERT INTO tombstones VALUES ('c', 1.0)"),
+    "a budget is of no conversation": ("budgets", "UPDATE budgets SET conversation = 99"),
+    "a budget is not readable": ("budgets", "UPDATE budgets SET body = '{\"spent\":'"),
+    "a memory was learnt nowhere": ("memories", "UPDATE memories SET source = 99"),
+    "a memory lost its words": ("memories", "UPDATE memories SET text = ''"),
+    "what came in is of no conversation": ("inbox", "UPDATE inbox SET conversation = 99"),
+    "what came in became no message": ("inbox", "UPDATE inbox SET seq = 99 WHERE outcome IS NOT NULL"),
+    "what came in is half settled": ("inbox", "UPDATE inbox SET settled_by = 'u' WHERE outcome IS NULL"),
+    "a process is of no conversation": ("processes", "UPDATE processes SET conversation = 99"),
+    "a process ended and nobody is told": ("processes", "DELETE FROM inbox WHERE kind = 'process'"),
+    "a process runs and has ended": ("processes", "UPDATE processes SET ended_at = 1 WHERE state = 'running'"),
+    "a grant holds nowhere": ("grants", "UPDATE grants SET conversation = 99"),
+    "an act is of no conversation": ("audit", "UPDATE audit SET conversation = 99"),
+    "an act is half ended": ("audit", "UPDATE audit SET ok = NULL WHERE ended_at IS NOT NULL"),
+    "what is pinned is not there": ("pins", "UPDATE pins SET seq = 99"),
+    "a pin is of no conversation": ("pins", "UPDATE pins SET conversation = 99"),
+    "a lease bears no token of ours": ("leases", "UPDATE leases SET token = 99"),
+}
+DAMAGES = sorted(_DAMAGES)
+
+
+def damage(db: SessionDB, what: str) -> str:
+    """Break one promise behind the store's back; which one."""
+    promise, sql = _DAMAGES[what]
+    if not in_postgres(db) or not _gets_past(db, sql):
+        drop_triggers(db)
+        raw(db, sql)
+    return promise
+
+
+def _gets_past(db: SessionDB, sql: str) -> bool:
+    """Most do without a constraint being dropped, and so leave a schema that is as declared."""
+    try:
+        raw(db, sql)
+    except psycopg.IntegrityError:
+        return False
+    return True

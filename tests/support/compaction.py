@@ -1,0 +1,59 @@
+"""Conversations that are long enough to compact, and summarizers for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast.compaction import base
+from holdfast.model import ScriptedModel
+from tests.support import agents
+
+WINDOW = 8_000
+
+
+def blocked_summary() -> tuple[Callable[[base.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
+    """Return a summary function, the event set when it starts and the event it waits for."""
+    started, proceed = asyncio.Event(), asyncio.Event()
+
+    async def summarize(request: base.SummaryRequest) -> str:
+        started.set()
+        await proceed.wait()
+        return "In short. " + " ".join(request.must_keep)
+
+    return summarize, started, proceed
+
+
+class FakeSummarizer:
+    """A summarizer that records its requests and answers with the given function."""
+
+    name = "writer"
+
+    def __init__(self, answer: Callable[[base.SummaryRequest], Any] | None = None) -> None:
+        self.requests: list[base.SummaryRequest] = []
+        self._answer = answer or (lambda request: "In short. " + " ".join(request.must_keep))
+
+    async def summarize(self, request: base.SummaryRequest) -> str:
+        self.requests.append(request)
+        answer = self._answer(request)
+        return await answer if asyncio.iscoroutine(answer) else answer
+
+
+def compacting_agent(db: AsyncSessionDB, summarizer: Any = None, **given: Any) -> AIAgent:
+    """Return an agent of the conversation `talk` whose context window `fill` exceeds."""
+    given = {"session_id": "talk", **given}
+    model = ScriptedModel(["ok"] * 99, window=WINDOW)
+    return agents.agent(db, model, summarizer=summarizer or FakeSummarizer(), **given)
+
+
+async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:
+    """Create a conversation with this many long exchanges."""
+    await db.create_session(name, source="test")
+    for number in range(exchanges):
+        asked = f"Question {number}: what about the harbour at pier {number}? " + "It is windy there. " * 8
+        answered = f"Answer {number}: pier {number} is closed. " + "The boats stay in. " * 8
+        await db.append_messages(
+            name, [types.NewMessage(role="user", content=asked), types.NewMessage(role="assistant", content=answered)]
+        )

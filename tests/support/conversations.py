@@ -1,0 +1,174 @@
+"""The sentences the contract tests are told in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from holdfast import SessionDB, errors, types
+from holdfast.store import write_step
+
+T = TypeVar("T")
+
+NOON = 1_790_000_000.0
+DAY = 86_400.0
+
+
+def prepared(method: Any, *args: Any, **kwargs: Any) -> write_step.WriteStep[Any]:
+    """The step that a shareable method would execute."""
+    step: write_step.WriteStep[Any] = method.prepare(method.__self__, *args, **kwargs)
+    return step
+
+
+class Clock:
+    """Unix seconds that stand still until a test moves them."""
+
+    def __init__(self, now: float = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def begin(db: SessionDB, session_id: str = "talk", *contents: str, **more: Any) -> str:
+    """A conversation with these messages of its user."""
+    db.create_session(session_id, source="test", **more)
+    say(db, session_id, *contents)
+    return session_id
+
+
+def say(db: SessionDB, session_id: str, *contents: str) -> list[types.Receipt]:
+    return [db.append_message(session_id, role="user", content=content) for content in contents]
+
+
+def compact(db: SessionDB, session_id: str, cut_seq: int, summary: str = "summary", **more: Any) -> types.Session:
+    return db.commit_compaction(db.acquire_lease(session_id, "compact"), summary=summary, cut_seq=cut_seq, **more)
+
+
+def compact_without_lease(db: SessionDB, session_id: str, cut_seq: int, **more: Any) -> types.Session:
+    return db.commit_compaction(db.snapshot(session_id), **{"summary": "summary", "cut_seq": cut_seq, **more})
+
+
+def short(value: object) -> str:
+    """A value as the name of a test: the same in every process, and not a megabyte long."""
+    return repr(value)[:24] if isinstance(value, str | bytes | int | float | list) else type(value).__name__
+
+
+def contents(messages: Iterable[types.Message]) -> list[types.Content]:
+    return [message.content for message in messages]
+
+
+def seen(db: SessionDB, session_id: str, upto: int | None = None) -> list[types.Content]:
+    """What the model sees, as texts."""
+    return contents(db.context(session_id, upto))
+
+
+def process(name: str, session_id: str, command: str = "make all") -> types.Process:
+    return types.Process(
+        id=name, conversation_id=session_id, command=command, folder="/work", started_at=5.0, place='{"pid":1}'
+    )
+
+
+def act(db: SessionDB, session_id: str) -> None:
+    """Of everything an agent has besides its conversation something: at rest, and under way."""
+    db.memory.add("o", "likes tea", source=session_id)
+    db.pin(session_id, 1)
+    db.mail.settle_inbox_entry(db.mail.add_inbox_entry(session_id, "first", "Something came in.").id, "completed", 1)
+    db.mail.add_inbox_entry(session_id, "second", "Something else came in.")
+    for name in ("ended", "running"):
+        db.processes.record_start(process(name, session_id))
+    db.processes.record_end("ended", "exited", 0, "It ended.")
+    db.permissions.grant("o", "shell(git diff)", session_id=session_id, by="me")
+    db.permissions.end_audit(db.permissions.begin_audit(session_id, "call", "shell", "git diff", True, "a rule"), True)
+    db.permissions.begin_audit(session_id, "other", "shell", "rm -r /", False, "nobody could answer")
+
+
+def everything(db: SessionDB) -> object:
+    """All that can be read of a store: equal before and after means that nothing was changed."""
+    looks = (
+        *(db.conversation, db.transcript, db.hides, db.pins, db.compactions, db.routes, db.budget),
+        *(
+            db.mail.inbox_entries,
+            db.processes.all,
+            db.permissions.audit_log,
+            lambda id_: [db.permissions.grants(owner, id_) for owner in ("", "o")],
+        ),
+    )
+    told: list[object] = [db.memory.all(owner) for owner in ("", "o")]
+    return told + [
+        (session, contents(db.context(session.id)), [look(session.id) for look in looks])
+        for session in db.list_sessions(every=True, limit=10_000)
+    ]
+
+
+@contextmanager
+def nothing_changes(db: SessionDB) -> Iterator[None]:
+    before = everything(db)
+    yield
+    assert everything(db) == before
+
+
+def at_once(*calls: Callable[[], T]) -> list[T | errors.HoldfastError]:
+    """Run calls in threads that all start from one barrier; what each returned, or raised on purpose."""
+    barrier = threading.Barrier(len(calls))
+    outcomes: list[Any] = [None] * len(calls)
+
+    def run(index: int, call: Callable[[], T]) -> None:
+        barrier.wait()
+        try:
+            outcomes[index] = call()
+        except BaseException as error:
+            outcomes[index] = error
+
+    threads = [threading.Thread(target=run, args=item) for item in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, errors.HoldfastError):
+            raise outcome
+    return outcomes
+
+
+_HOLDER = """
+import sys
+from holdfast import SessionDB
+target, session_id, purpose, holder, ttl, now = sys.argv[1:]
+db = SessionDB(target, clock=(lambda: float(now)) if now else None, durability="process-crash")
+db.acquire_lease(session_id, purpose, holder, float(ttl))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_elsewhere(
+    db: SessionDB, session_id: str, purpose: str = "compact", *, ttl: float = 30.0, now: float | None = NOON
+) -> Iterator[subprocess.Popen[str]]:
+    """Another process holds a lease, as long as it lives."""
+    arguments = [db.driver.path, session_id, purpose, "elsewhere", str(ttl), "" if now is None else str(now)]
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Stop a process, and see that it has stopped."""
+    process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)

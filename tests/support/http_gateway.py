@@ -1,0 +1,90 @@
+"""What the tests of HTTP share: a gateway that has an HTTP platform, and a client that speaks to it in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+
+from holdfast import AsyncSessionDB
+from holdfast.gateway import gateway
+from holdfast.gateway import settings as said
+from holdfast.gateway.platforms.http import http_platform
+from holdfast.model import base as models
+from tests.support import gateways, memory_platform
+
+TOKENS = {"token-of-ann-0123456789": "ann", "token-of-bob-0123456789": "bob"}
+ANN, BOB = ({"authorization": f"Bearer {token}"} for token in TOKENS)
+PATH = "/v1/chat/completions"
+
+
+class Web:
+    """A gateway, its platform, and a client."""
+
+    def __init__(
+        self, opened: gateway.Gateway, platform: http_platform.HttpPlatform, client: httpx2.AsyncClient
+    ) -> None:
+        self.gateway, self.platform, self.client = opened, platform, client
+
+    async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
+        """The answer to messages, which are the user's and the assistant's in turn."""
+        messages = [
+            {"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)
+        ]
+        body = {"model": "holdfast", "messages": messages, **given}
+        return await self.client.post(PATH, json=body, headers=dict(headers))
+
+
+def client_of(
+    platform: http_platform.HttpPlatform, host: str = "127.0.0.1", peer: str = "127.0.0.1"
+) -> httpx2.AsyncClient:
+    """A client with the address `peer`."""
+    transport = httpx2.ASGITransport(platform.app, client=(peer, 123))
+    return httpx2.AsyncClient(transport=transport, base_url=f"http://{host}:8642")
+
+
+@asynccontextmanager
+async def open_web(
+    db: AsyncSessionDB,
+    model: models.Model,
+    *,
+    tokens: Mapping[str, str] = TOKENS,
+    wanted: said.Http | None = None,
+    **given: Any,
+) -> AsyncIterator[Web]:
+    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens)
+    chats = [memory_platform.MemoryPlatform(), platform]
+    async with gateways.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
+        platform.metrics = opened.metrics
+        while not platform.is_ready:
+            await asyncio.sleep(0)
+        yield Web(opened, platform, client)
+
+
+def text_of(answered: httpx2.Response) -> str:
+    assert answered.status_code == 200, answered.text
+    return str(answered.json()["choices"][0]["message"]["content"])
+
+
+def error_of(answered: httpx2.Response) -> dict[str, Any]:
+    """The error object, which is whole wherever it comes from."""
+    found: dict[str, Any] = answered.json()["error"]
+    assert set(found) == {"message", "type", "param", "code"}
+    assert found["message"]
+    return found
+
+
+def chunks(text: str) -> list[dict[str, Any]]:
+    """The chunks of a stream that ended as it has to."""
+    lines = [line for line in text.split("\n\n") if line and not line.startswith(":")]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def said_in(found: list[dict[str, Any]]) -> str:
+    return "".join(each["choices"][0]["delta"].get("content") or "" for each in found if each.get("choices"))

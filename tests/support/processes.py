@@ -1,0 +1,106 @@
+"""What tests with real processes share: a mark all of them carry, so that one left running is found."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import process_info, types
+from holdfast.tools import base
+from tests.support.polling import until
+
+NAME = "HOLDFAST_TEST_MARK"
+
+
+class Leash:
+    """The mark of one test, and the environment that carries it."""
+
+    def __init__(self) -> None:
+        self.mark = f"{NAME}={uuid.uuid4().hex}"
+        self.environment = {**os.environ, NAME: self.mark.partition("=")[2]}
+
+    def at_large(self) -> list[str]:
+        """The processes of this test that run now, by their command lines."""
+        return [
+            line
+            for pid in process_info.find_by_env(self.mark)
+            if (line := process_info.read_text(f"/proc/{pid}/cmdline"))
+        ]
+
+
+@contextlib.contextmanager
+def leashed() -> Iterator[Leash]:
+    """Within it, whatever is started with its environment has to be gone at the end."""
+    leash = Leash()
+    try:
+        yield leash
+        until(lambda: not leash.at_large(), "no process is left")
+    finally:
+        process_info.kill_by_env(leash.mark)
+
+
+@asynccontextmanager
+async def everything(_: types.ToolCall, __: base.Act) -> AsyncIterator[None]:
+    """A gate that is open."""
+    yield
+
+
+class PaperBook:
+    """A book in a file that several processes may write to; who comes second changes nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @contextlib.contextmanager
+    def _open(self, writing: bool = True) -> Iterator[dict[str, Any]]:
+        with open(f"{self._path}.lock", "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            read = self._path.read_text("utf-8") if self._path.exists() else ""
+            state = json.loads(read) if read else {"rows": [], "notices": []}
+            yield state
+            if writing:
+                # Whoever is killed in the middle leaves the old page or the new one.
+                Path(f"{self._path}.new").write_text(json.dumps(state), "utf-8")
+                os.replace(f"{self._path}.new", self._path)
+
+    async def started(self, process: types.Process) -> None:
+        with self._open() as state:
+            state["rows"].append(msgspec.to_builtins(process))
+
+    async def ended(self, id: str, state: types.ProcessState, exit_code: int | None, text: str) -> bool:
+        with self._open() as found:
+            row = next(row for row in found["rows"] if row["id"] == id)
+            if row["state"] != "running":
+                return False
+            row.update(state=state, exit_code=exit_code, ended_at=time.time())
+            found["notices"].append(text)
+            return True
+
+    def redact(self, id: str) -> None:
+        """Its command goes."""
+        with self._open() as found:
+            next(row for row in found["rows"] if row["id"] == id)["command"] = ""
+
+    async def every(self, conversation_id: str | None, running_only: bool) -> list[types.Process]:
+        with self._open(writing=False) as state:
+            rows = msgspec.convert(state["rows"], list[types.Process])
+        return [
+            row
+            for row in rows
+            if conversation_id in (None, row.conversation_id) and (row.state == "running" or not running_only)
+        ]
+
+    @property
+    def notices(self) -> list[str]:
+        with self._open(writing=False) as state:
+            return list(state["notices"])
