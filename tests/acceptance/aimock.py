@@ -1,4 +1,4 @@
-"""A provider nobody here wrote: npm's @copilotkit/aimock, as a process of its own, with its journal."""
+"""Run npm's @copilotkit/aimock, a provider that journals its requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Provider(NamedTuple):
     url: str
 
     def journal(self, test: str) -> list[dict[str, Any]]:
-        """What it was asked under this name, in order, and how it answered."""
+        """Return the requests made under this test name, in order, with the responses."""
         address = f"{self.url}/__aimock/journal?testId={test}"
         asked = urllib.request.Request(address, headers={"authorization": f"Bearer {KEY}"})
         with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
@@ -35,11 +35,11 @@ class Provider(NamedTuple):
 
 @contextmanager
 def running(fixtures: list[dict[str, Any]], place: Path) -> Iterator[Provider]:
-    """The provider, answering as the fixtures say. Skips where it cannot be installed."""
+    """Start the provider with these fixtures. Skip the test if it cannot be installed."""
     node, package = npm.installed(PACKAGE, VERSION)
-    told, log = place / "fixtures.json", place / "aimock.log"
-    told.write_text(json.dumps({"fixtures": fixtures}))
-    command = [*node.node, str(package / "dist" / "cli.js"), "--port", "0", "--fixtures", str(told)]
+    fixture_file, log = place / "fixtures.json", place / "aimock.log"
+    fixture_file.write_text(json.dumps({"fixtures": fixtures}))
+    command = [*node.node, str(package / "dist" / "cli.js"), "--port", "0", "--fixtures", str(fixture_file)]
     env = {**os.environ, "AIMOCK_API_KEYS": KEY}
     with (
         log.open("w") as out,
@@ -53,8 +53,8 @@ def running(fixtures: list[dict[str, Any]], place: Path) -> Iterator[Provider]:
 
 def _address(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + PATIENCE
-    while "listening on " not in (told := log.read_text()):
-        assert process.poll() is None, told
-        assert time.monotonic() < deadline, told
+    while "listening on " not in (output := log.read_text()):
+        assert process.poll() is None, output
+        assert time.monotonic() < deadline, output
         time.sleep(0.02)
-    return told.partition("listening on ")[2].split()[0]
+    return output.partition("listening on ")[2].split()[0]

@@ -1,4 +1,4 @@
-"""Holdfast as its users get it: built into a wheel, installed with pip into a fresh environment."""
+"""Build Holdfast as a wheel and install it with pip into a fresh environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Installed(NamedTuple):
     bin: Path
 
     def run(self, home: Path, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """A program of that environment, by a user who has nothing but an empty home."""
+        """Run a program of that environment as a user with an empty home directory."""
         return subprocess.run(
             [self.bin / str(command[0]), *map(str, command[1:])],
             env=self.environment(home, **env),

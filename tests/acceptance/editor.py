@@ -1,7 +1,6 @@
-"""An editor made of nothing but lines: it starts `holdfast acp`, and holds every line that comes out to the protocol.
+"""An ACP client that starts `holdfast acp` and checks every line of its output against the protocol.
 
-What it may not be is kind: it can be killed, send what is no frame, and answer when it likes. A line of standard output
-that is no frame, or a frame that may not be said, fails the test that caused it.
+It can misbehave: die, send invalid frames and delay its responses. An invalid frame in the output fails the test.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ PERMISSION = "session/request_permission"
 T = TypeVar("T")
 Frame = dict[str, Any]
 Permit = Callable[[Frame], Frame | None]
-"""Given what is asked for, the outcome; None leaves it unanswered."""
+"""Return the outcome of a permission request, or None to leave it unanswered."""
 
 
-def choosing(kind: str) -> Permit:
-    """Always the first option of this kind."""
+def choose_option(kind: str) -> Permit:
+    """Return a function that selects the first option of this kind."""
 
     def choose(params: Frame) -> Frame:
         option = next(each["optionId"] for each in params["options"] if each["kind"] == kind)
@@ -47,12 +46,12 @@ class Refused(AssertionError):
 
 
 class Editor:
-    """One client and its agent process; safe to be used by the one thread of the test."""
+    """One client and its agent process."""
 
     def __init__(self, process: subprocess.Popen[bytes], home: Path, permit: Permit) -> None:
         self.process, self.home, self.permit = process, home, permit
         self.frames: list[Frame] = []
-        self.strange: list[BaseException] = []
+        self.errors: list[BaseException] = []
         self.wire = acp_schema.Wire()
         self._changed = threading.Condition()
         self._writing = threading.Lock()
@@ -60,29 +59,26 @@ class Editor:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    # --- saying --------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------
 
     def begin(self, method: str, **params: Any) -> int:
-        """Ask for something; its number, by which the answer is found."""
+        """Send a request and return its id."""
         self._last += 1
-        self._say({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
+        self._send({"jsonrpc": "2.0", "id": self._last, "method": method, "params": params})
         return self._last
 
     def notify(self, method: str, **params: Any) -> None:
-        self._say({"jsonrpc": "2.0", "method": method, "params": params})
+        self._send({"jsonrpc": "2.0", "method": method, "params": params})
 
     def ask(self, method: str, **params: Any) -> Frame:
         return self.answer(self.begin(method, **params))
 
     def raw(self, line: bytes) -> None:
-        """Whatever bytes, and the end of the line."""
+        """Send these bytes and a newline."""
         assert self.process.stdin is not None
         with self._writing:
             self.process.stdin.write(line + b"\n")
             self.process.stdin.flush()
-
-    def open(self, **capabilities: Any) -> Frame:
-        return self.ask("initialize", protocolVersion=1, clientCapabilities=capabilities)
 
     def new(self, **more: Any) -> str:
         session: str = self.ask("session/new", cwd=str(self.home), mcpServers=[], **more)["sessionId"]
@@ -96,24 +92,24 @@ class Editor:
         return self.begin("session/prompt", sessionId=session, prompt=said)
 
     def stopped(self, session: str, *blocks: str | Frame) -> str:
-        """Why the turn of this prompt ended."""
+        """Run a turn and return its stop reason."""
         reason: str = self.answer(self.prompt(session, *blocks))["stopReason"]
         return reason
 
-    # --- hearing -------------------------------------------------------------------------------------
+    # --- responses and updates -------------------------------------------------------------------------------------
 
     def answer(self, number: int) -> Frame:
-        (frame,) = self.until(lambda: [each for each in self.frames if each.get("id") == number and _answers(each)])
+        (frame,) = self.until(lambda: [each for each in self.frames if each.get("id") == number and _is_response(each)])
         if "error" in frame:
             raise Refused(frame["error"])
         result: Frame = frame["result"]
         return result
 
     def updates(self, session: str, kind: str | None = None) -> list[Frame]:
-        told = [each["params"] for each in self.frames if each.get("method") == "session/update"]
+        updates = [each["params"] for each in self.frames if each.get("method") == "session/update"]
         return [
             each["update"]
-            for each in told
+            for each in updates
             if each["sessionId"] == session and kind in (None, each["update"]["sessionUpdate"])
         ]
 
@@ -125,7 +121,7 @@ class Editor:
         return [each["params"] for each in self.frames if each.get("method") == method]
 
     def calls(self, session: str) -> dict[str, Frame]:
-        """The tool calls as a client shows them: begun, and changed by each update."""
+        """Return the tool calls, with all updates applied."""
         found: dict[str, Frame] = {}
         for update in self.updates(session):
             if update["sessionUpdate"] in ("tool_call", "tool_call_update"):
@@ -134,38 +130,38 @@ class Editor:
         return found
 
     def until(self, found: Callable[[], T]) -> T:
-        """What is found as soon as there is something."""
+        """Wait until the function returns something, and return that."""
         deadline = time.monotonic() + PATIENCE
         with self._changed:
             while not (value := found()):
-                self._sound()
+                self._raise_errors()
                 assert time.monotonic() < deadline, self.frames[-5:]
                 assert self._reader.is_alive(), f"the agent is gone: {self.process.poll()}, {self.frames[-5:]}"
                 self._changed.wait(1)
-            self._sound()
+            self._raise_errors()
             return value
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- end -------------------------------------------------------------------------------------
 
     def leave(self) -> int:
-        """Say nothing more; the code the agent ends with. All it said was sound."""
+        """Close the input and return the exit code of the agent."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        self._sound()
+        self._raise_errors()
         return code
 
     def vanish(self) -> None:
-        """As an editor that is killed: both pipes are gone at once, whatever is in them."""
+        """Close both pipes at once, as an editor that is killed."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
         self.process.stdout.raw.close()  # type: ignore[attr-defined]
 
-    # --- within --------------------------------------------------------------------------------------
+    # --- internals --------------------------------------------------------------------------------------
 
-    def _say(self, frame: Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         self.wire.sent(frame)
         self.raw(json.dumps(frame).encode())
 
@@ -173,15 +169,15 @@ class Editor:
         assert self.process.stdout is not None
         try:
             for line in self.process.stdout:
-                self._take(line)
+                self._receive(line)
         except (ValueError, OSError):
             pass  # It was closed on purpose.
         except BaseException as error:
-            self.strange.append(error)
+            self.errors.append(error)
         with self._changed:
             self._changed.notify_all()
 
-    def _take(self, line: bytes) -> None:
+    def _receive(self, line: bytes) -> None:
         frame = json.loads(line)
         with self._changed:
             self.wire.got(frame)
@@ -190,26 +186,26 @@ class Editor:
         if frame.get("method") == PERMISSION:
             outcome = self.permit(frame["params"])
             if outcome is not None:
-                self._say({"jsonrpc": "2.0", "id": frame["id"], "result": {"outcome": outcome}})
+                self._send({"jsonrpc": "2.0", "id": frame["id"], "result": {"outcome": outcome}})
 
-    def _sound(self) -> None:
-        if self.strange:
-            raise self.strange[0]
+    def _raise_errors(self) -> None:
+        if self.errors:
+            raise self.errors[0]
 
 
-def _answers(frame: Frame) -> bool:
+def _is_response(frame: Frame) -> bool:
     return "method" not in frame
 
 
 @contextmanager
-def opened(
+def open_editor(
     home: Path,
     *arguments: str,
     env: Mapping[str, str] | None = None,
     permit: Permit | None = None,
     stderr: Path | None = None,
 ) -> Iterator[Editor]:
-    """An editor whose agent is there, and gone in the end whatever happens."""
+    """Start an agent and initialize it. Unless the test ended it, it must exit with 0 when its input ends."""
     with (
         (stderr or home / "stderr.txt").open("ab") as heard,
         subprocess.Popen(
@@ -222,6 +218,10 @@ def opened(
         ) as process,
     ):
         try:
-            yield Editor(process, home, permit or choosing("allow_once"))
+            editor = Editor(process, home, permit or choose_option("allow_once"))
+            editor.ask("initialize", protocolVersion=1, clientCapabilities={})
+            yield editor
+            if process.poll() is None and not process.stdin.closed:
+                assert editor.leave() == 0
         finally:
             process.kill()

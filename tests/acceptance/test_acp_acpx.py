@@ -1,4 +1,4 @@
-"""A client nobody here wrote, for the command line: npm's acpx. It keeps sessions, and offers files and terminals."""
+"""npm's acpx, a third-party ACP client for the command line with sessions, files and terminals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import cli_process, polling
 
 ACPX, NODE = ("acpx", "0.19.1"), (22, 13)
 DENIED = 5
-"""The code it leaves with when it denied all that was asked for."""
+"""The exit code after it denied every permission request."""
 AGENT = shlex.join([*cli_process.PROGRAM, "acp"])
 
 
@@ -49,10 +49,10 @@ class Client:
         return out
 
     def agent(self) -> int:
-        """The process of the agent that is kept for the session."""
-        told = dict(line.split(": ", 1) for line in self.run("status").splitlines() if ": " in line)
-        assert told["status"] == "running", told
-        return int(told["pid"])
+        """Return the process id of the agent of the session."""
+        status = dict(line.split(": ", 1) for line in self.run("status").splitlines() if ": " in line)
+        assert status["status"] == "running", status
+        return int(status["pid"])
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def client(tmp_path: Path) -> Client:
 
 @contextmanager
 def session(client: Client) -> Iterator[None]:
-    """A session that is kept between commands; what is kept for it ends with it."""
+    """Keep a session between commands, and close it."""
     client.run("sessions", "new")
     try:
         yield
@@ -71,7 +71,7 @@ def session(client: Client) -> Iterator[None]:
 
 
 def conversations(home: Path) -> dict[str, list[str]]:
-    """What people said in each conversation of the store, which is sound."""
+    """Return the user messages of each conversation, after checking the store."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
         return {
@@ -82,7 +82,7 @@ def conversations(home: Path) -> dict[str, list[str]]:
         }
 
 
-def test_what_is_allowed_is_done_in_its_terminal_and_what_is_denied_is_not(client: Client) -> None:
+def test_allowed_command_runs_in_the_terminal_and_denied_one_does_not(client: Client) -> None:
     done = client.run("--approve-all", "exec", "run `touch yes.txt`")
     assert "terminal/create" in done
     assert "[done] end_turn" in done
@@ -90,14 +90,14 @@ def test_what_is_allowed_is_done_in_its_terminal_and_what_is_denied_is_not(clien
     assert [path.name for path in client.home.glob("*.txt")] == ["yes.txt"]
 
 
-def test_files_are_read_through_it(client: Client) -> None:
+def test_files_are_read_through_the_client(client: Client) -> None:
     (client.home / "notes.txt").write_text("The harbour opens at six.\n")
     done = client.run("--approve-all", "exec", "read notes.txt")
     assert "fs/read_text_file" in done
     assert "The harbour opens at six." in done
 
 
-def test_a_session_outlives_its_agent_with_all_that_was_said(client: Client) -> None:
+def test_session_survives_its_agent_process(client: Client) -> None:
     with session(client):
         client.run("prompt", "My train leaves at 9:40.")
         os.kill(client.agent(), signal.SIGKILL)
@@ -105,7 +105,7 @@ def test_a_session_outlives_its_agent_with_all_that_was_said(client: Client) -> 
     assert list(conversations(client.home).values()) == [["My train leaves at 9:40.", "When does my train leave?"]]
 
 
-def test_what_was_compacted_is_loaded_and_goes_on(client: Client) -> None:
+def test_compacted_session_is_loaded_and_continued(client: Client) -> None:
     with session(client):
         for number in range(1, 5):
             client.run("prompt", f"The harbour of {number} has {number * 7} boats in it. " * 40)
@@ -118,7 +118,7 @@ def test_what_was_compacted_is_loaded_and_goes_on(client: Client) -> None:
         assert len(db.compactions(conversation)) == 1
 
 
-def test_a_turn_is_cancelled_from_another_command(client: Client) -> None:
+def test_turn_is_cancelled_from_another_command(client: Client) -> None:
     with session(client):
         asked = client.start("--approve-all", "prompt", "run `touch begun; sleep 600`")
         polling.until((client.home / "begun").exists)
@@ -129,7 +129,7 @@ def test_a_turn_is_cancelled_from_another_command(client: Client) -> None:
     assert [said[-1] for said in conversations(client.home).values()] == ["Hello there"]
 
 
-def test_modes_and_models_are_set_and_conversations_listed(client: Client) -> None:
+def test_mode_and_model_are_set_and_sessions_listed(client: Client) -> None:
     with session(client):
         client.run("prompt", "My train leaves at 9:40.")
         assert "read-only" in client.run("set-mode", "read-only")

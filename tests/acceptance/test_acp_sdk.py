@@ -1,4 +1,4 @@
-"""An editor nobody here wrote drives the real program: the protocol's official SDK, in TypeScript.
+"""The official TypeScript SDK of the protocol drives the real program.
 
 Every frame it saw is held to the schema that comes with it: strictly to the whole of it, and loosely to the part of it
 that is said to be stable.
@@ -36,7 +36,7 @@ def sdk() -> tuple[npm.Node, Path]:
 def driven(
     sdk: tuple[npm.Node, Path], home: Path, story: str, env: Mapping[str, str] | None = None, **given: Any
 ) -> Seen:
-    """What the client saw of a story; all of it was sound."""
+    """Run a scenario and return the frames the client saw, after checking them."""
     node, package = sdk
     # A fork is not stable yet.
     kind = "unstable" if story == "lives" else "stable"
@@ -94,14 +94,14 @@ def said(told: list[acp_schema.Frame]) -> str:
 # --- stories -----------------------------------------------------------------------------------------
 
 
-def test_the_schema_that_tests_are_held_to_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
+def test_vendored_schema_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
     whole = json.loads((sdk[1] / "schema" / "v1" / "schema.unstable.json").read_text("utf-8"))
     kept = json.loads(acp_schema.VENDORED.read_text("utf-8"))
     assert kept == {"$comment": acp_schema.SOURCE} | acp_schema.bare(whole)
     assert "Apache License" in (sdk[1] / "LICENSE").read_text("utf-8")
 
 
-def test_a_conversation_with_permissions_and_things_attached(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_conversation_with_permissions_and_attachments(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     seen = driven(sdk, tmp_path, "talk", picture=PICTURE)
     notes = seen["notes"]
     assert seen["initialized"]["agentInfo"]["name"] == "holdfast"
@@ -118,7 +118,7 @@ def test_a_conversation_with_permissions_and_things_attached(sdk: tuple[npm.Node
     assert all(words in kept for words in ("Hello there", "# The plan", "notes.txt", "touch never.txt"))
 
 
-def test_modes_decide_who_is_asked_and_the_model_is_an_option(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_mode_controls_permission_requests_and_model_is_an_option(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     notes = driven(sdk, tmp_path, "modes")["notes"]
     assert notes["ask"] == 1
     assert notes["read-only"] == 0
@@ -129,12 +129,12 @@ def test_modes_decide_who_is_asked_and_the_model_is_an_option(sdk: tuple[npm.Nod
     assert any(option["id"] == "model" for each in notes["options"] for option in each["configOptions"])
 
 
-def test_a_turn_is_cancelled_in_a_tool_and_in_a_question(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_turn_is_cancelled_in_a_tool_and_in_a_permission_request(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     seen = driven(sdk, tmp_path, "cancel")
     assert seen["notes"] == {"tool": "cancelled", "question": "cancelled", "after": "end_turn"}
 
 
-def test_a_conversation_comes_back_whole_in_another_process(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_conversation_is_loaded_by_another_process(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     first = driven(sdk, tmp_path, "talk", picture=PICTURE)
     again = driven(sdk, tmp_path, "load", sessionId=first["session"])
     replayed = updates(again)[: again["notes"]["replayed"]]
@@ -147,7 +147,7 @@ def test_a_conversation_comes_back_whole_in_another_process(sdk: tuple[npm.Node,
     assert shown == {each["toolCallId"] for each in updates(first, "tool_call")}
 
 
-def test_what_was_compacted_comes_back_with_its_whole_transcript(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_compacted_session_is_loaded_with_its_whole_transcript(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     first = driven(sdk, tmp_path, "compact")
     assert first["notes"]["compacted"] == "end_turn"
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
@@ -160,7 +160,7 @@ def test_what_was_compacted_comes_back_with_its_whole_transcript(sdk: tuple[npm.
     assert again["notes"]["after"] == "end_turn"
 
 
-def test_a_session_is_forked_closed_and_taken_up_again(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_session_is_forked_closed_and_resumed(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     seen = driven(sdk, tmp_path, "lives")
     notes = seen["notes"]
     assert notes["fork"] != seen["session"]
@@ -176,7 +176,7 @@ def test_a_session_is_forked_closed_and_taken_up_again(sdk: tuple[npm.Node, Path
     assert bodies[notes["fork"]] == ["Hello there", "Only in the fork"]
 
 
-def test_files_terminals_and_servers_of_the_editor_are_used(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
+def test_files_terminals_and_mcp_servers_of_the_editor_are_used(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     node, server = npm.installed(*SERVER)
     command, *arguments = [*node.node, str(server / "dist" / "index.js"), str(tmp_path)]
     brought = {"name": "disk", "command": command, "args": arguments, "env": []}

@@ -40,7 +40,7 @@ COUNTED = {
 }
 
 
-def test_a_quick_run_measures_every_line() -> None:
+def test_quick_bench_measures_every_line() -> None:
     lines = {line["key"]: line for line in json.loads(bench("--quick", "--json"))["figures"]}
     assert set(lines) >= LINES
     for key in LINES:

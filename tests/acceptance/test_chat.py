@@ -1,4 +1,4 @@
-"""The chat as a person meets it: installed, in a real terminal, with no key."""
+"""The installed chat in a real terminal, without a key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(terminal: Terminal, installed: Installed, home: Path, columns: int = 
     terminal.wait_for(last="$")
 
 
-def test_a_conversation_with_no_key_is_remembered(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
+def test_offline_conversation_is_remembered(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
     opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
     terminal.type("holdfast")
     terminal.wait_for("Holdfast", "holdfast/offline", "A new conversation", last=">")
@@ -49,7 +49,7 @@ def test_a_conversation_with_no_key_is_remembered(terminal: Terminal, installed:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(120, 30), (80, 24), (40, 12)])
-def test_people_type_while_an_answer_comes_and_neither_disturbs_the_other(
+def test_typing_during_an_answer_leaves_both_intact(
     terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int
 ) -> None:
     hung = provider_process.said_and_hung("Once upon a time", " there was **one")
@@ -73,9 +73,7 @@ def test_people_type_while_an_answer_comes_and_neither_disturbs_the_other(
         terminal.wait_for(last="$")
 
 
-def test_a_resize_in_the_middle_of_an_answer_leaves_nothing_behind(
-    terminal: Terminal, installed: Installed, tmp_path: Path
-) -> None:
+def test_resize_during_an_answer_leaves_no_remains(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
     words = "one two three four five six seven eight nine ten 漢字 \U0001f389 eleven twelve thirteen fourteen fifteen"
     with provider_process.playing(provider_process.said_and_hung(f"Begun.\n\n{words}")) as played:
         opened(terminal, installed, tmp_path, 80, 24, **played.env)
@@ -96,9 +94,7 @@ def test_a_resize_in_the_middle_of_an_answer_leaves_nothing_behind(
         assert screen.count("Begun.") == 1
 
 
-def test_commands_are_offered_and_the_screen_is_as_before(
-    terminal: Terminal, installed: Installed, tmp_path: Path
-) -> None:
+def test_command_menu_restores_the_screen(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
     opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
     terminal.type("clear; holdfast")
     terminal.wait_for("A new conversation", last=">")
@@ -120,5 +116,5 @@ def test_make_run_opens_the_chat() -> None:
     root = Path(__file__).parent.parent.parent
     command = ["make", "--no-print-directory", "--dry-run", "run"]
     shown = subprocess.run(command, cwd=root, capture_output=True, encoding="utf-8", check=True)
-    # With a terminal the chat; without one there is nobody to talk to, and a tour is shown.
+    # In a terminal `make run` starts the chat; otherwise it shows the tour.
     assert "if [ -t 0 ] && [ -t 1 ]; then .venv/bin/holdfast; else" in shown.stdout

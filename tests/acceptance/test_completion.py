@@ -1,4 +1,4 @@
-"""The scripts for shells, in the shells themselves: a person presses Tab, and is offered what the program knows."""
+"""Completion scripts in the real shells."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Window(Terminal):
     """A shell in a terminal."""
 
     def completed(self, begun: str) -> str:
-        """The line with what Tab made of it: typed on, so that all of it is seen."""
+        """Press Tab after this text and return the completed line."""
         self.tmux("send-keys", "-l", f"holdfast {begun}")
         # What is typed behind the cursor shows as a space only where something else follows.
         self.wait_for(f"% holdfast {begun}".rstrip())

@@ -1,4 +1,4 @@
-"""The real program as a gateway on either database: it answers, and of two at once one may be killed."""
+"""The gateway program on both databases: it answers, and takes over from a killed gateway."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TITLE: Any = {"role": "user", "content": "### Task:\nGenerate a title.\n<chat_hi
 
 
 class Gateway:
-    """A gateway in a process and a home of its own, and somebody who talks to it by its socket and hears everything."""
+    """A gateway process with its own home directory, and a client of its socket."""
 
     def __init__(self, home: Path, process: subprocess.Popen[str], address: str) -> None:
         self.home, self.process, self.address = home, process, address
@@ -98,9 +98,7 @@ def running(home: Path, target: str) -> Iterator[Gateway]:
 
 
 @both
-def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
-    backend: backends.Backend, tmp_path: Path
-) -> None:
+def test_gateway_answers_by_socket_and_http_and_stops_on_signal(backend: backends.Backend, tmp_path: Path) -> None:
     target = backend.target(tmp_path, "store")
     with running(tmp_path / "one", target) as gate:
         gate.say("ann-1", "Hello")
@@ -134,9 +132,7 @@ def test_it_answers_by_its_socket_and_by_http_and_stops_when_it_is_asked_to(
 
 
 @both
-def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
-    backend: backends.Backend, tmp_path: Path
-) -> None:
+def test_gateway_finishes_the_turns_of_a_killed_one(backend: backends.Backend, tmp_path: Path) -> None:
     target = backend.target(tmp_path, "store")
     updates = [(f"{chat}-{number}", f"Note {number} of {chat}.") for number in range(20) for chat in CHATS]
     with running(tmp_path / "one", target) as first, running(tmp_path / "two", target) as second:
@@ -159,7 +155,7 @@ def test_of_two_at_once_one_is_killed_and_the_other_finishes_its_turns(
 
 
 def check(db: SessionDB, updates: list[tuple[str, str]], *heard: list[dict[str, Any]]) -> None:
-    """Every update has one outcome, is one message, in order, and one reply, which went to its own chat."""
+    """Check that every update became one message, in order, with one reply in its own chat."""
     rows = dict[int, str]()
     for key, _ in updates:
         arrival = db.mail.inbound_by_key("loopback", key)

@@ -1,4 +1,4 @@
-"""What a user gets by `pip install`: the program, the library, their declared dependencies, nothing else."""
+"""`pip install` gives the program, the library and their declared dependencies, nothing else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_version_is_that_of_the_source(installed: Installed, tmp_path: Path) -> 
 
 
 def test_only_declared_dependencies_are_installed(installed: Installed, tmp_path: Path) -> None:
-    """Those, and what they need themselves: nothing stands there that nobody asked for."""
+    """Only the declared dependencies and their own dependencies are installed."""
 
     def listed(*options: str) -> set[str]:
         pip = ("python", "-m", "pip", "--disable-pip-version-check", "list", "--format", "json")
@@ -57,12 +57,12 @@ def test_only_declared_dependencies_are_installed(installed: Installed, tmp_path
 def test_wheel_has_every_file_of_the_package_and_no_other(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as wheel:
         packed = {name.removeprefix("holdfast/") for name in wheel.namelist() if name.startswith("holdfast/")}
-        beside = {name.split("/")[0] for name in wheel.namelist() if not name.startswith("holdfast/")}
+        others = {name.split("/")[0] for name in wheel.namelist() if not name.startswith("holdfast/")}
     source = ROOT / "src" / "holdfast"
     files = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     assert packed == {name for name in files if "__pycache__" not in name}
     assert {"py.typed", "store/sql/sqlite/schema.sql"} <= packed
-    assert beside == {f"holdfast-{holdfast.__version__}.dist-info"}
+    assert others == {f"holdfast-{holdfast.__version__}.dist-info"}
 
 
 def test_building_leaves_nothing_in_the_source_tree(installed: Installed) -> None:
@@ -81,7 +81,7 @@ def test_demo_holds_its_promises_and_leaves_nothing_behind(installed: Installed,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_script_and_the_program_see_the_same_store(installed: Installed, tmp_path: Path) -> None:
+def test_script_and_program_share_a_store(installed: Installed, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     done = installed.run(tmp_path, "python", "-W", "error", "script.py")
     assert done.stderr == ""
@@ -97,7 +97,7 @@ def test_a_script_and_the_program_see_the_same_store(installed: Installed, tmp_p
     assert left <= {"script.py", "chat.db", "chat.db-wal", "chat.db-shm", "chat.db.queue"}
 
 
-def test_the_example_of_the_readme_runs_as_it_stands(installed: Installed, tmp_path: Path) -> None:
+def test_readme_example_runs(installed: Installed, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     program = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     output = re.search(r"```output\n(.*?)```", text, re.DOTALL)
@@ -108,7 +108,7 @@ def test_the_example_of_the_readme_runs_as_it_stands(installed: Installed, tmp_p
     assert (done.stderr, done.stdout) == ("", output[1])
 
 
-def test_a_front_end_of_its_own_is_greeted(installed: Installed, tmp_path: Path) -> None:
+def test_rpc_client_is_greeted(installed: Installed, tmp_path: Path) -> None:
     done = installed.run(tmp_path, "holdfast", "rpc", HOLDFAST_MODEL="offline", HOLDFAST_HOME=str(tmp_path / "home"))
     assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
@@ -117,7 +117,7 @@ def test_a_front_end_of_its_own_is_greeted(installed: Installed, tmp_path: Path)
     assert said["params"]["payload"]["program"] == f"Holdfast {holdfast.__version__}"
 
 
-def test_the_default_store_is_in_the_home_of_the_user(installed: Installed, tmp_path: Path) -> None:
+def test_default_store_is_in_the_home_directory(installed: Installed, tmp_path: Path) -> None:
     done = installed.run(tmp_path, "holdfast", "sessions", "list")
     assert done.returncode == 1
     assert f"There is no database at {tmp_path}" in done.stderr

@@ -1,4 +1,4 @@
-"""What others made speaks to the gateway: OpenAI's own client, and a tester that reads the description it serves."""
+"""The HTTP gateway with the OpenAI SDK, and with schemathesis on its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support import gateways, http_gateway, memory_platform, polling
 
 
 def count(request: models.Request) -> str:
-    """How many times the user spoke, and the last words."""
+    """Answer with the number of user messages and the last one."""
     spoken = [words(each) for each in request.messages if each.role == "user"]
     return f"{len(spoken)}: {spoken[-1]}"
 
@@ -49,7 +49,7 @@ def client_of(address: str, token: str = "token-of-ann-0123456789") -> openai.As
     return openai.AsyncOpenAI(base_url=f"{address}/v1", api_key=token, max_retries=0)
 
 
-async def test_openai_s_client_has_a_conversation_of_several_turns(db: AsyncSessionDB) -> None:
+async def test_openai_client_has_a_conversation_of_several_turns(db: AsyncSessionDB) -> None:
     async with served(db, ScriptedModel([count] * 9)) as address, client_of(address) as client:
         assert [each.id async for each in client.models.list()] == ["holdfast"]
         raw = await client.chat.completions.with_raw_response.create(
@@ -81,7 +81,7 @@ async def test_openai_s_client_has_a_conversation_of_several_turns(db: AsyncSess
             assert same.choices[0].message.content == "1: x"
 
 
-async def test_openai_s_client_that_stops_a_stream_stops_its_turn(db: AsyncSessionDB) -> None:
+async def test_openai_client_that_closes_a_stream_stops_its_turn(db: AsyncSessionDB) -> None:
     model = Held("One. Two.", "2: next")
     async with served(db, model) as address, client_of(address) as client:
         asked: list[Any] = [{"role": "user", "content": "one"}]
@@ -119,7 +119,7 @@ async def streamed(client: openai.AsyncOpenAI, text: str, headers: dict[str, str
     return "".join(each.choices[0].delta.content or "" for each in found if each.choices)
 
 
-async def test_openai_s_client_raises_what_fits(db: AsyncSessionDB) -> None:
+async def test_openai_client_raises_the_matching_error(db: AsyncSessionDB) -> None:
     asked: dict[str, Any] = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
     async with served(db, ScriptedModel([])) as address, client_of(address) as client:
         with pytest.raises(openai.BadRequestError) as refused:
@@ -128,9 +128,9 @@ async def test_openai_s_client_raises_what_fits(db: AsyncSessionDB) -> None:
         wrong = {"X-Conversation-Id": "20260101_000000_abcdef"}
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(**asked, extra_headers=wrong)
-        async with client_of(address, "token-of-nobody-at-all") as nobody:
+        async with client_of(address, "token-that-is-not-known") as stranger:
             with pytest.raises(openai.AuthenticationError):
-                await nobody.models.list()
+                await stranger.models.list()
         once = {"Idempotency-Key": "k"}
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(**asked, extra_headers=once)
@@ -143,7 +143,7 @@ async def test_openai_s_client_raises_what_fits(db: AsyncSessionDB) -> None:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A gateway in a thread, which answers whatever it is asked."""
+    """Run a gateway in a thread and return its address."""
     found: list[str] = []
     ready, over = threading.Event(), asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
@@ -167,7 +167,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread.join(60)
 
 
-def test_whatever_is_asked_the_answer_is_as_described(address: str) -> None:
+def test_http_api_conforms_to_its_openapi_description(address: str) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     wanted = [
         checks.not_a_server_error,

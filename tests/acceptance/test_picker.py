@@ -1,4 +1,4 @@
-"""`holdfast --resume` as a person meets it: a list in a real terminal, wide or narrow; the screen stays as it was."""
+"""`holdfast --resume` in a real terminal, wide and narrow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (40, 12)])
-def test_a_list_to_move_and_find_in(
+def test_picker_lists_moves_and_filters(
     terminal: Terminal, installed: Installed, home: Path, columns: int, rows: int
 ) -> None:
     env = installed.environment(

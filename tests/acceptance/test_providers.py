@@ -1,4 +1,4 @@
-"""Both adapters against a provider nobody here wrote: what they ask, what they hear, and how they fail."""
+"""Both provider adapters against a third-party mock provider: requests, streams and failures."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def api(request: pytest.FixtureRequest) -> str:
 
 
 class Talk:
-    """A conversation with one of the two, under a name of its own in the journal."""
+    """A conversation through one adapter, with its own name in the journal."""
 
     def __init__(self, provider: aimock.Provider, api: str, said: str, key: str = aimock.KEY) -> None:
         self._provider = provider
@@ -109,7 +109,7 @@ class Talk:
         return self._provider.journal(self._test)
 
     def ask(self) -> base.Reply:
-        """One reply, asked for again where the provider says so; the conversation has it afterwards."""
+        """Request one reply, with retries, and append it to the conversation."""
         got = reply_builder.ReplyBuilder(self._api)
 
         async def run() -> None:
@@ -152,7 +152,7 @@ def text_of(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
-def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimock.Provider, api: str) -> None:
+def test_parallel_calls_are_streamed_and_their_results_sent(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "both files")
     reply = talk.ask()
     assert (reply.text, reply.finish) == ("I look at both. 你好", "calls")
@@ -166,14 +166,14 @@ def test_parallel_calls_are_streamed_and_their_results_come_back(provider: aimoc
     assert (talk.ask().text, talk.reply.finish) == ("I have read both.", "stop")
     first, second = [entry["body"] for entry in talk.journal]
     assert [tool["function"]["name"] for tool in first["tools"]] == ["read_file"]
-    told = {one["tool_call_id"]: text_of(one["content"]) for one in second["messages"] if one["role"] == "tool"}
-    assert told == {"call_a": "A!", "call_b": "B!"}
+    results = {one["tool_call_id"]: text_of(one["content"]) for one in second["messages"] if one["role"] == "tool"}
+    assert results == {"call_a": "A!", "call_b": "B!"}
     asked = next(one for one in second["messages"] if one["role"] == "assistant")
     assert [json.loads(call["function"]["arguments"])["path"] for call in asked["tool_calls"]] == ["ä.txt", "b.txt"]
     assert [text_of(one["content"]) for one in second["messages"] if one["role"] == "system"] == ["Be kind."]
 
 
-def test_a_limit_is_waited_for_as_long_as_the_provider_says(provider: aimock.Provider, api: str) -> None:
+def test_rate_limit_is_retried_after_the_given_delay(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "too often")
     assert talk.ask().text == "Now I can."
     assert talk.waited == [7.0]
@@ -181,7 +181,7 @@ def test_a_limit_is_waited_for_as_long_as_the_provider_says(provider: aimock.Pro
     assert [entry["response"]["status"] for entry in talk.journal] == [429, 200]
 
 
-def test_a_limit_that_lasts_longer_than_our_patience_is_told_at_once(provider: aimock.Provider, api: str) -> None:
+def test_rate_limit_with_a_long_delay_is_reported_at_once(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "come back tomorrow")
     with pytest.raises(errors.ModelBusy) as raised:
         talk.ask()
@@ -192,7 +192,7 @@ def test_a_limit_that_lasts_longer_than_our_patience_is_told_at_once(provider: a
 @pytest.mark.parametrize(
     ("said", "expected"), [("nonsense", errors.ModelServerError), ("hang up", errors.ModelUnreachable)]
 )
-def test_nonsense_and_silence_are_asked_again_and_then_told(
+def test_malformed_and_missing_responses_are_retried_then_reported(
     provider: aimock.Provider, api: str, said: str, expected: type[errors.ModelError]
 ) -> None:
     talk = Talk(provider, api, said)
@@ -202,13 +202,13 @@ def test_nonsense_and_silence_are_asked_again_and_then_told(
     assert len(talk.journal) == len(talk.waited) + 1 == retry.Backoff().attempts
 
 
-def test_a_call_with_malformed_arguments_is_kept_as_it_came(provider: aimock.Provider) -> None:
+def test_malformed_call_arguments_are_kept_unchanged(provider: aimock.Provider) -> None:
     # Its other API would mend them before it sends them.
     (call,) = Talk(provider, "openai", "half a call").ask().calls
     assert (call.id, call.name, call.arguments) == ("call_c", "read_file", HALF)
 
 
-def test_malformed_arguments_do_not_spoil_the_next_request(provider: aimock.Provider, api: str) -> None:
+def test_malformed_call_arguments_do_not_break_the_next_request(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "half a call")
     call = types.ToolCall("call_c", "read_file", HALF)
     talk.messages.append(message("assistant", tool_calls=[msgspec.to_builtins(call)]))
@@ -220,7 +220,7 @@ def test_malformed_arguments_do_not_spoil_the_next_request(provider: aimock.Prov
     assert HALF in given.values()
 
 
-def test_a_cut_stream_keeps_what_was_said_and_is_not_asked_for_again(provider: aimock.Provider, api: str) -> None:
+def test_cut_stream_keeps_the_partial_answer_and_is_not_retried(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "go on and on")
     with pytest.raises(errors.ModelCut):
         talk.ask()
@@ -233,7 +233,7 @@ def test_a_cut_stream_keeps_what_was_said_and_is_not_asked_for_again(provider: a
     assert talk.waited == []
 
 
-def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimock.Provider, api: str) -> None:
+def test_context_overflow_is_recognised(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "much too long")
     with pytest.raises(errors.ContextOverflow) as raised:
         talk.ask()
@@ -241,13 +241,13 @@ def test_a_conversation_too_large_is_an_overflow_and_nothing_else(provider: aimo
     assert (talk.waited, len(talk.journal)) == ([], 1)
 
 
-def test_reasoning_is_heard_apart_from_what_is_said(provider: aimock.Provider, api: str) -> None:
+def test_reasoning_is_separate_from_the_answer(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     assert talk.ask().text == "Four."
     assert "".join(delta.text for delta in talk.deltas if isinstance(delta, base.ThinkingDelta)) == "Two and two."
 
 
-def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:
+def test_wrong_key_is_refused_and_not_shown(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "both files", key="another-key-of-mine")
     with pytest.raises(errors.KeyRefused) as raised:
         talk.ask()
@@ -256,7 +256,7 @@ def test_another_key_is_refused_and_not_shown(provider: aimock.Provider, api: st
     assert talk.waited == []
 
 
-def test_a_request_asks_for_a_stream_at_the_address_of_its_api(provider: aimock.Provider, api: str) -> None:
+def test_request_streams_from_the_path_of_its_api(provider: aimock.Provider, api: str) -> None:
     talk = Talk(provider, api, "think")
     talk.ask()
     entry = talk.journal[-1]

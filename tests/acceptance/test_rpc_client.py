@@ -1,5 +1,4 @@
-"""Front ends nobody here wrote talk to the real program: npm's json-rpc-2.0, by lines and, with ws, by WebSocket; and
-Microsoft's vscode-jsonrpc, by lines and by node's own WebSocket."""
+"""Third-party clients of the RPC server: npm's json-rpc-2.0 and vscode-jsonrpc, over stdio and WebSocket."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ TOKEN = "a-token-for-this-test-only"
 def driven(
     home: Path, kind: str, *rest: str | Path, package: tuple[str, str] = LIBRARY, script: Path = SCRIPT
 ) -> dict[str, Any]:
-    """What the client saw."""
+    """Run a client script and return what it saw."""
     node, library = npm.installed(*package)
     done = subprocess.run(
-        # Before node 22 it has a WebSocket of its own only for who asks; what it says of that is no matter here.
+        # Before node 22, the built-in WebSocket needs a flag, and node prints a warning.
         [*node.node, "--experimental-websocket", "--no-warnings", script, kind, library, *rest],
         cwd=home,
         env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline"}),
@@ -46,7 +45,7 @@ def driven(
 
 
 def check(home: Path, seen: dict[str, Any]) -> None:
-    """A whole conversation, as the client saw it and as it is in the store."""
+    """Check a conversation as the client saw it and as it is stored."""
     assert seen["strange"] == []
     assert seen["ready"] == seen["info"]
     assert {"session.create", "prompt.submit"} <= {*seen["info"]["methods"]}
@@ -70,13 +69,13 @@ def check(home: Path, seen: dict[str, Any]) -> None:
         assert db.admin.fsck().ok
 
 
-def test_a_conversation_by_lines(tmp_path: Path) -> None:
+def test_conversation_over_stdio(tmp_path: Path) -> None:
     seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc")
     check(tmp_path, seen)
     assert seen["code"] == 0
 
 
-def test_a_conversation_by_websocket(tmp_path: Path) -> None:
+def test_conversation_over_websocket(tmp_path: Path) -> None:
     _, sockets = npm.installed(*SOCKETS)
     with serving(tmp_path) as (process, address):
         seen = driven(tmp_path, "websocket", sockets, address, TOKEN)
@@ -102,13 +101,13 @@ def check_other(home: Path, seen: dict[str, Any]) -> None:
         assert (head.title, head.end_reason) == ("By another", "tui_close")
 
 
-def test_a_conversation_by_another_library(tmp_path: Path) -> None:
+def test_conversation_with_vscode_jsonrpc(tmp_path: Path) -> None:
     seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc", package=VSCODE, script=OTHER)
     check_other(tmp_path, seen)
     assert seen["code"] == 0
 
 
-def test_a_conversation_by_the_websocket_of_browsers(tmp_path: Path) -> None:
+def test_conversation_over_the_browser_websocket(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, address):
         seen = driven(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
         process.send_signal(signal.SIGTERM)

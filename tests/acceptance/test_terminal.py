@@ -1,4 +1,4 @@
-"""The demo in a real terminal, as `make run` shows it to a person."""
+"""The demo in a real terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory, installed: Installed, tmp
     terminal.tmux("kill-server")
 
 
-def test_demo_prints_the_figures_of_both_sides(terminal: Terminal, tmp_path: Path) -> None:
+def test_demo_prints_the_figures_of_both_agents(terminal: Terminal, tmp_path: Path) -> None:
     terminal.tmux("send-keys", "holdfast demo --seed 1; echo left with $?", "Enter")
     screen = terminal.wait_for("left with 0")
     assert any("naive tables" in line and "Holdfast" in line for line in screen.splitlines())

@@ -1,4 +1,4 @@
-"""The full screen as a person meets it: installed, in a real terminal, with no key."""
+"""The installed full screen in a real terminal, without a key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     terminal.tmux("kill-server")
 
 
-def test_without_its_part_it_says_how_to_install_it(installed: Installed, tmp_path: Path) -> None:
+def test_missing_extra_names_the_install_command(installed: Installed, tmp_path: Path) -> None:
     # Other tests put the part into the same environment: to this process it is not there.
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
     done = installed.run(tmp_path, "holdfast", "tui", PYTHONPATH=str(tmp_path))
@@ -41,7 +41,7 @@ def test_without_its_part_it_says_how_to_install_it(installed: Installed, tmp_pa
 
 @pytest.fixture(scope="session")
 def whole(installed: Installed) -> Installed:
-    """The same environment, with the extra."""
+    """Return the same environment with the extra installed."""
     quietly(
         installed.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", f"{installed.wheel}[tui]"
     )
@@ -49,13 +49,13 @@ def whole(installed: Installed) -> Installed:
 
 
 def clicked(terminal: Terminal, words: str) -> None:
-    """A click where these words are on the screen."""
+    """Click on these words."""
     lines = terminal.wait_for(words).splitlines()
     y = next(n for n, line in enumerate(lines, 1) if words in line)
     terminal.tmux("send-keys", "-l", CLICK.format(x=lines[y - 1].index(words) + 1, y=y))
 
 
-def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
+def test_conversation_is_left_and_continued(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
     opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline", HOLDFAST_LOG=str(tmp_path / "log"))
     terminal.type("holdfast tui; echo left with $?")
     terminal.wait_for("A new conversation", "Message.", "0% of")
@@ -81,7 +81,7 @@ def test_a_conversation_is_talked_left_and_gone_on_with(terminal: Terminal, whol
     terminal.wait_for("holdfast tui: The full screen does not work on a dumb", "left with 2")
 
 
-def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
+def test_keys_and_mouse_answer_a_question_and_unfold_a_result(
     terminal: Terminal, whole: Installed, tmp_path: Path
 ) -> None:
     calls = provider_process.called("shell", '{"command": "echo something > made.txt"}')
@@ -105,9 +105,7 @@ def test_keys_and_mouse_answer_a_question_and_open_what_is_folded(
         terminal.wait_for("Enter: open, Esc: cancel", "● 1–4  head")
 
 
-def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_with_all_that_was_there(
-    terminal: Terminal, whole: Installed, tmp_path: Path
-) -> None:
+def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
     opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline")
     # A program between the shell and the screen, as a launcher is: it has to stop as well.
     terminal.type("set -m; clear; sh -c 'holdfast tui; echo left with $?, $(stty -a | grep -ow icanon)'")
@@ -129,9 +127,7 @@ def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_with_all_that_was_there(
     assert "Traceback" not in terminal.wait_for("left with 0, icanon", last="$")
 
 
-def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
-    terminal: Terminal, whole: Installed, tmp_path: Path
-) -> None:
+def test_ten_thousand_messages_open_and_scroll(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
     path = tmp_path / "long.db"
     roles: tuple[types.Role, ...] = ("user", "assistant")
     with SessionDB(path) as db:
@@ -152,7 +148,7 @@ def test_ten_thousand_messages_open_and_scroll_and_a_mark_opens(
 
 
 @pytest.mark.parametrize(("asked", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130)])
-def test_whoever_asks_it_to_leave_gets_the_terminal_back(
+def test_signals_restore_the_terminal(
     terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int
 ) -> None:
     hung = provider_process.said_and_hung("Once upon a time")

@@ -1,4 +1,4 @@
-"""A terminal nobody here wrote: a tmux server of our own, with one window."""
+"""A real terminal: a separate tmux server with one window."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Terminal:
         self.tmux("send-keys", *(keys or ("Enter",)))
 
     def wait_for(self, *texts: str, last: str = "") -> str:
-        """The screen once it shows these, and ends with this line; the status under a prompt does not count."""
+        """Wait until the screen shows these texts and ends with this line, status line excluded; return it."""
         deadline = time.monotonic() + PATIENCE
         while True:
             screen = self.tmux("capture-pane", "-p").rstrip()
