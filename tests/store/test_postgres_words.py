@@ -1,4 +1,4 @@
-"""Words for an index that neither cuts nor stems: how texts are cut, packed and asked for."""
+"""Words of the PostgreSQL index: how texts are split, stored and searched for."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
         ("?! … \0", []),
     ],
 )
-def test_a_text_is_cut_into_the_words_it_is_found_by(text: str, cut: list[str]) -> None:
+def test_text_is_split_into_words(text: str, cut: list[str]) -> None:
     assert postgres_index.index_text(text) == cut
 
 
-def test_both_databases_index_a_text_by_the_same_words() -> None:
+def test_both_databases_index_the_same_words() -> None:
     chats = [json.loads(line) for file in CORPUS.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
     texts = [message["content"] for chat in chats for message in chat["messages"]]
     spaced = [text for text in texts if query_parser.index_text(text) == text]
@@ -51,29 +51,25 @@ def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
     return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
 
 
-def test_a_place_tells_message_times_and_position() -> None:
+def test_posting_holds_message_count_and_position() -> None:
     (row,) = postgres_index.index_rows(7, [_document(258, "gull", "and", "gull")], 0)
     assert (row["conversation"], row["block"], row["first"], row["owner"]) == (7, 1, 2, "o1")
-    assert (row["words"], row["messages"]) == ("#r1 and gull", "{1,1,1}")
-    first = (2 << 23) | (2 << 19)
-    assert row["places"].split()[2] == f"{{{first},{(2 << 23) | 2}}}"
-    assert row["lengths"] == "{5}"
-
-
-def test_messages_go_by_blocks_and_known_ones_give_their_lengths_only() -> None:
+    assert (row["words"], row["messages"], row["lengths"]) == ("#r1 and gull", "{1,1,1}", "{5}")
+    assert row["places"].split()[2] == f"{{{(2 << 23) | (2 << 19)},{(2 << 23) | 2}}}"
+    # Known messages give only their lengths.
     rows = list(postgres_index.index_rows(1, [_document(seq, "gull") for seq in range(254, 258)], 255))
-    assert [(row["block"], row["first"], row["lengths"]) for row in rows] == [(0, 254, "{3,3}"), (1, 0, "{3,3}")]
-    assert [row["words"] for row in rows] == ["", "#r1 gull"]
+    assert [(each["block"], each["first"], each["lengths"]) for each in rows] == [(0, 254, "{3,3}"), (1, 0, "{3,3}")]
+    assert [each["words"] for each in rows] == ["", "#r1 gull"]
 
 
-def test_a_place_far_down_in_a_very_long_text_counts_as_the_last_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (255 << 23) | (postgres_index._MAX_COUNT << 19) | postgres_index._MAX_POSITION == 2**31 - 1
-    monkeypatch.setattr(postgres_index, "_MAX_POSITION", 2)
-    (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20)], 0)
-    numbers = [int(number) for number in row["places"].split()[1].strip("{}").split(",")]
+def test_posting_of_a_very_long_text_is_capped() -> None:
+    last = 2**19 + 5
+    (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20, *["x"] * last, "gull")], 0)
+    word = row["words"].split().index("gull")
+    numbers = [int(number) for number in row["places"].split()[word].strip("{}").split(",")]
     assert {number >> 23 for number in numbers} == {255}
-    assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 19
-    assert {number & 524287 for number in numbers} == {0, 1, 2}
+    assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 20
+    assert numbers[-1] & 524287 == 524287
 
 
 class Weights:
@@ -94,7 +90,7 @@ def _asks(*words: str) -> query_parser.Parameters | None:
     return postgres_index.search_parameters(cast("Tx", Weights(*words)), question)
 
 
-def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() -> None:
+def test_phrase_is_consecutive_words_with_an_open_end() -> None:
     asks = _asks("drawer", "tokyo", "红", "红叶", "叶")
     assert asks is not None
     own, match = asks
@@ -102,8 +98,4 @@ def test_a_phrase_is_its_words_one_after_the_other_and_may_go_on_at_its_end() ->
     assert (own["phrase"], own["step"], own["steps"]) == ("{0,0,0}", "{0,1,1}", "{2,2,2}")
     assert own["needed"] == ["tokyo", "红", "红叶"]
     assert (match["phrases"], match["needed"]) == (2, ["tokyo", "红", "红叶", "#r1"])
-
-
-def test_a_phrase_with_a_word_that_is_not_indexed_is_not_searched_for() -> None:
-    assert _asks("drawer", "tokyo") is None
-    assert _asks() is None
+    assert _asks("drawer", "tokyo") is None  # no word of the phrase is indexed
