@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
-from holdfast.store import group_commit
+from holdfast import AsyncSessionDB, SessionDB, errors, types
 from tests.support import conversations, postgres
 
 NAMES = ("stuck", "one", "two", "three")
@@ -28,9 +27,6 @@ class OtherHost:
 
     def lock(self, name: str) -> None:
         self._connection.execute("SELECT 1 FROM conversations WHERE id = %s FOR UPDATE", (name,))
-
-    def set_title(self, name: str, title: str) -> None:
-        self._connection.execute("UPDATE conversations SET title = %s WHERE id = %s", (title, name))
 
 
 @pytest.fixture
@@ -73,16 +69,6 @@ async def test_locked_conversation_delays_no_other(adb: AsyncSessionDB, other_ho
     assert (await adb.admin.fsck()).ok
 
 
-async def test_append_that_waits_for_a_title_delays_no_other(adb: AsyncSessionDB, other_host: OtherHost) -> None:
-    other_host.set_title("stuck", "taken")
-    titled = NewConversation(source="test", title="taken")
-    waiting = asyncio.create_task(append(adb, "new", create=titled))
-    await asyncio.gather(*(append(adb, name) for name in NAMES[1:]))
-    assert not waiting.done()
-    other_host.release()
-    assert (await waiting).seq == 1
-
-
 async def test_only_the_blocked_append_of_a_group_times_out(
     adb: AsyncSessionDB, address: str, other_host: OtherHost
 ) -> None:
@@ -97,22 +83,6 @@ async def test_only_the_blocked_append_of_a_group_times_out(
     assert kinds == [errors.StoreBusy] + [types.Receipt] * 3
     other_host.release()
     assert (await append(adb, "stuck")).seq == 1
-
-
-async def test_as_many_blocked_conversations_as_threads_delay_no_other(
-    adb: AsyncSessionDB, other_host: OtherHost
-) -> None:
-    locked = [f"locked {number}" for number in range(group_commit.MAX_THREADS - 1)]
-    for name in locked:
-        await adb.create_session(name, source="test")
-        other_host.lock(name)
-    await append(adb, "one")
-    waiting = [asyncio.create_task(append(adb, name)) for name in locked]
-    await append(adb, "two")
-    assert (await append(adb, "one")).seq == 2
-    assert not any(each.done() for each in waiting)
-    other_host.release()
-    await asyncio.gather(*waiting)
 
 
 @pytest.mark.parametrize("known", ["talk", "child", ""])
@@ -153,20 +123,6 @@ async def test_cached_conversation_is_checked_by_the_server(adb: AsyncSessionDB,
     assert (moved.seq, moved.session_id, moved.moved_from) == (3, "other", "one")
 
 
-@pytest.mark.parametrize(("now", "times"), [(float("nan"), None), (1000, [1000.0, 1000.0, 5.5])])
-def test_clock_is_checked_and_may_return_whole_seconds(address: str, now: float, times: list[float] | None) -> None:
-    with SessionDB(address) as db:
-        db.create_session("talk", source="test")
-    messages = [NewMessage(role="user", content=text, at=at) for text, at in (("a", None), ("b", None), ("c", 5.5))]
-    with SessionDB(address, clock=lambda: now) as db:
-        if times is None:
-            with pytest.raises(errors.InvalidArgument):
-                db.append_message("talk", role="user", content="a")
-        else:
-            assert [receipt.seq for receipt in db.append_messages("talk", messages)] == [1, 2, 3]
-        assert [message.at for message in db.transcript("talk")] == (times or [])
-
-
 async def test_blocked_append_is_written_before_the_store_is_closed(address: str, other_host: OtherHost) -> None:
     async with AsyncSessionDB(SessionDB(address, write_timeout=60.0)) as adb:
         await adb.create_session("stuck", source="test")
@@ -175,14 +131,3 @@ async def test_blocked_append_is_written_before_the_store_is_closed(address: str
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.05, other_host.release)
     assert waiting.result().seq == 1
-
-
-async def test_two_hosts_leave_no_gap_and_keep_their_order(adb: AsyncSessionDB, address: str) -> None:
-    async with AsyncSessionDB(SessionDB(address)) as other:
-        hosts = (("a", adb), ("b", other))
-        appends = (append(host, "one", f"{name} {number}") for number in range(40) for name, host in hosts)
-        receipts = await asyncio.gather(*[asyncio.create_task(each) for each in appends])
-    assert sorted(receipt.seq for receipt in receipts) == list(range(1, 81))
-    said = conversations.contents(await adb.transcript("one"))
-    for name in "ab":
-        assert [text for text in said if text[0] == name] == [f"{name} {number}" for number in range(40)]

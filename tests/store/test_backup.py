@@ -293,25 +293,6 @@ def test_counters_never_repeat_in_any_order_of_restores(db: SessionDB, copy: Pat
             work()
 
 
-def test_restored_budget_is_spent_by_its_new_version_only(db: SessionDB, copy: Path) -> None:
-    for name in ("talk", "other"):
-        conversations.begin(db, name, "a")
-    for number in range(2):
-        db.update_budget("talk", number, {"attempts": number})
-    db.admin.backup(copy)
-    db.update_budget("talk", 2, {"attempts": 2})
-    db.update_budget("other", 0, {"attempts": 1})
-    db.admin.restore(copy)
-    version, spent = db.budget("talk")
-    assert (spent, db.budget("other")) == ({"attempts": 1}, (0, {}))
-    assert not any(db.update_budget("talk", number, {}) for number in range(10))
-    db.admin.restore(copy)
-    assert not db.update_budget("talk", version, {})
-    version, _ = db.budget("talk")
-    assert db.update_budget("talk", version, {"attempts": 2})
-    assert db.budget("talk") == (version + 1, {"attempts": 2})
-
-
 def test_other_processes_see_restored_content_in_the_files_they_have_open(
     db: SessionDB, open_db: Open, saved: Path
 ) -> None:

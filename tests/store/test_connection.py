@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, errors, fault_points
-from holdfast.store.driver import Tx
 from holdfast.store.postgres import errors as postgres_errors
 from tests.faults import proxy
 from tests.support import conversations, polling, postgres, two_hosts
@@ -63,25 +62,6 @@ def test_write_is_repeated_when_the_schema_was_changed(db: SessionDB) -> None:
     with postgres.psycopg.connect(db.driver.target, autocommit=True) as owner:
         owner.execute("ALTER TABLE meta ALTER COLUMN value TYPE varchar")
     assert db.driver.write("test", lambda tx: tx.one("meta_get", key="colour")) == ("red",)
-
-
-def test_write_that_the_server_ended_for_taking_too_long_is_repeated(address: str) -> None:
-    if postgres.admin().info.server_version < 170000:
-        pytest.skip("this server has no transaction_timeout")
-    with SessionDB(with_setting(address, "transaction_timeout=200ms")) as db:
-        attempts: list[Tx] = []
-
-        def step(tx: Any) -> None:
-            attempts.append(tx)
-            if len(attempts) == 1:
-                tx.one("meta_get", key="done")  # The transaction begins with its first statement.
-                pid, activity = tx.connection.pgconn.backend_pid, "SELECT 1 FROM pg_stat_activity WHERE pid = %s"
-                polling.until(lambda: postgres.admin().execute(activity, (pid,)).fetchone() is None)
-            tx.run("meta_set", key="done", value=str(len(attempts)))
-
-        db.driver.write("test", step)
-        assert len(attempts) >= 2  # on a slow machine the limit may end others as well
-        assert db.admin.get_meta("done") == str(len(attempts))
 
 
 @pytest.mark.parametrize(

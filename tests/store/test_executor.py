@@ -29,23 +29,6 @@ async def test_every_call_has_its_own_result_or_error(threads: executor.LoopExec
     assert squares == [n * n for n in range(1_000)]
 
 
-async def test_concurrent_calls_are_limited_to_the_threads(threads: executor.LoopExecutor) -> None:
-    both, count, most = threading.Barrier(2, timeout=20), [0], [0]
-    counting = threading.Lock()
-
-    def work() -> None:
-        with counting:
-            count[0] += 1
-            most[0] = max(most[0], count[0])
-        both.wait()
-        with counting:
-            count[0] -= 1
-
-    async with asyncio.timeout(60):
-        await asyncio.gather(*(threads.call(work) for _ in range(10)))
-    assert most == [2]
-
-
 async def test_cancelled_call_runs_and_delays_no_other(threads: executor.LoopExecutor) -> None:
     begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
 

@@ -10,35 +10,8 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import log
 from holdfast.store.driver import Row
-from holdfast.store.postgres import fast_append, transaction
+from holdfast.store.postgres import transaction
 from tests.support import conversations, postgres, round_trips, two_hosts
-
-CANDIDATES = fast_append.CANDIDATES
-
-
-@pytest.mark.parametrize(
-    ("appends", "candidates"),
-    [
-        ([(1, 1), (2, 2), (3, 3)], 1),
-        ([(3, 3), (4, 6)], 1),  # a batch of this process
-        ([(1, 1), (5, 5)], CANDIDATES),
-        ([(1, 1), (5, 5), (6, 6), (7, 7)], CANDIDATES - 2),
-        ([(1, 1), *((seq, seq) for seq in range(5, 6 + CANDIDATES))], 1),
-    ],
-)
-def test_contended_conversation_gets_several_candidates_until_the_others_stop(
-    appends: list[tuple[int, int]], candidates: int
-) -> None:
-    tails = fast_append.TailCache()
-    receipt = types.Receipt(appends[0][0], "u", "talk", "talk", 1, None, False, False)
-    tails.record_session("talk", receipt)
-    for first, last in appends[1:]:
-        tails.record_append("talk", first, last)
-    request = log.AppendRequest("talk", [types.NewMessage(role="user", content="x")], 1.0)
-    parameters = tails.build_parameters(request, None)
-    assert parameters is not None
-    assert (parameters["seen"], len(parameters["digests"]) // 16) == (appends[-1][1], candidates)
-
 
 FAST = ["append.queued", "append.committing", "append.committed"]
 SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB
 
 REFUSED = "StoreForked"
 
@@ -195,30 +193,6 @@ print([m.content for m in db.context("talk")], db.admin.fsck().ok)
 
 def test_postgres_store_is_refused_in_a_child_and_the_parent_keeps_its_connection(path: Path, address: str) -> None:
     assert _run(POSTGRES, path, address) == ["forked"] * 4 + ["['a', 'b'] True"]
-
-
-def test_child_forked_after_a_wait_was_given_up_blocks_no_writer(path: Path) -> None:
-    with SessionDB(path, write_timeout=0.2) as db:
-        db.create_session("c", source="test")
-        other = os.open(f"{path}.queue", os.O_RDWR)
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(errors.StoreBusy):
-            db.append_message("c", role="user", content="x")
-        done, wake = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(wake)
-            os.read(done, 1)
-            os._exit(0)
-        fcntl.flock(other, fcntl.LOCK_UN)
-        os.close(other)
-        try:
-            with SessionDB(path, write_timeout=60) as patient:
-                assert patient.append_message("c", role="user", content="y").seq == 1
-        finally:
-            os.close(wake)
-            os.close(done)
-            os.waitpid(child, 0)
 
 
 def _run(script: str, path: Path, *args: str) -> list[str]:

@@ -85,8 +85,8 @@ def stored_keys(db: SessionDB) -> list[str]:
 
 @pytest.mark.parametrize(
     "error",
-    [None, errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration(), asyncio.CancelledError()],
-    ids=["refused by the database", "StoreCorrupt", "RuntimeError", "StopIteration", "CancelledError"],
+    [None, errors.StoreCorrupt("a damaged row"), RuntimeError("a bug"), StopIteration(), errors.LeaseLost()],
+    ids=["refused by the database", "StoreCorrupt", "RuntimeError", "StopIteration", "LeaseLost"],
 )
 async def test_failing_step_fails_alone(
     db: SessionDB, group: group_commit.GroupCommit, first: FirstCommit, error: BaseException | None
@@ -124,37 +124,6 @@ async def test_group_that_fails_as_the_store_is_unusable_is_not_repeated_step_by
     assert [type(outcome) for outcome in outcomes] == [tuple] + 4 * [errors.StoreUnusable]
     assert stored_keys(db) == ["a"]
     assert len(attempts) == 2  # of the group, and of its first step
-
-
-async def test_refused_lease_fails_alone(db: SessionDB, group: group_commit.GroupCommit, first: FirstCommit) -> None:
-    mine = db.mail.acquire_chat_lease("k", holder="me")
-    a, b = arrivals(db, "ab")
-    outcomes = await first.run(
-        group,
-        a,
-        conversations.prepared(db.mail.acquire_chat_lease, "k", holder="other"),
-        conversations.prepared(db.mail.begin_sending, types.ChatLease("k", 7, "me", 30.0), 1),
-        b,
-        conversations.prepared(db.mail.acquire_chat_lease, "free", holder="me"),
-    )
-    expected = [tuple, errors.Busy, errors.LeaseLost, tuple, types.ChatLease]
-    assert [type(outcome) for outcome in outcomes] == expected
-    assert stored_keys(db) == ["a", "b"]
-    assert [each.key for each in db.mail.chat_leases()] == ["free", "k"]
-    db.mail.renew_chat_lease(mine)
-
-
-@pytest.mark.parametrize("has_lease", [True, False])
-async def test_invalid_choice_leaves_the_chat_lease_as_it_was(
-    db: SessionDB, group: group_commit.GroupCommit, first: FirstCommit, has_lease: bool
-) -> None:
-    had = db.mail.acquire_chat_lease(mail.CLAIM) if has_lease else None
-    a, b = arrivals(db, "ab")
-    step = conversations.prepared(db.mail.begin_next_inbound, mail.ROUTE, lambda *_: (99, "talk", []), lease=had)
-    outcomes = await first.run(group, a, step, b)
-    assert [isinstance(outcome, errors.HoldfastError) for outcome in outcomes] == [False, True, False]
-    assert [each.token for each in db.mail.chat_leases()] == ([had.token] if had else [])
-    assert [each.attempts for each in db.mail.open_inbound(mail.ROUTE)] == [0, 0]
 
 
 @pytest.mark.parametrize("has_durable_step", [False, True])

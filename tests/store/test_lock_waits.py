@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewConversation, NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases, log, sessions, titles
+from holdfast import NewMessage, SessionDB, errors
+from holdfast.store import compactions, conversation_row, deletion, leases, sessions, titles
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Tx
 from holdfast.store.mail import inbox
-from holdfast.store.records import memory, processes
+from holdfast.store.records import processes
 from tests.support import conversations, postgres, two_hosts
 
 NOON = conversations.NOON
-CREATE = NewConversation(source="test")
 CLAIM = backup_schedule.BackupClaim(NOON, 3600.0, None)
 Step = Callable[[Tx], object]
 
@@ -46,11 +45,6 @@ def test_concurrent_retries_of_one_uid_are_one_message_and_leave_no_gap(talks: t
     receipt = talks.meanwhile(first, lambda: talks.other.append_messages("talk", batch))[0]
     assert (receipt.seq, receipt.duplicate) == (3, True)
     assert say(talks.one, "next")().seq == 3 + size
-
-
-def test_append_gets_the_next_seq_after_the_wait(talks: two_hosts.Pair) -> None:
-    assert talks.meanwhile(two_hosts.append(talks.one, "talk", "c"), say(talks.other, "d")).seq == 4
-    assert conversations.contents(talks.one.transcript("talk")) == ["a", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("expect_head", [False, True])
@@ -82,78 +76,34 @@ def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hos
 # --- unique values -----------------------------------------------------------------------------------------------
 
 
-def born(tx: Tx) -> object:
-    return log.AppendRequest("new", [NewMessage(role="user", content="a")], NOON, create=CREATE)(tx)
-
-
-TAKEN: dict[str, tuple[Step, Callable[[SessionDB], object], type[errors.HoldfastError], dict[str, object]]] = {
-    "id": (
-        born,
-        lambda db: db.begin_conversation("new", NewMessage(role="user", content="b"), CREATE),
-        errors.IdTaken,
-        {},
-    ),
-    "title": (
-        lambda tx: titles.set_title(tx, "talk", "idea"),
-        lambda db: db.set_session_title("other", "idea"),
-        errors.TitleTaken,
-        {"conversation": "talk"},
-    ),
-    "new route": (
-        lambda tx: sessions.bind_route(tx, "new", "talk", 0, NOON),
-        lambda db: db.bind_route("new", "other", version=0),
-        errors.RouteMoved,
-        {"conversation": "talk", "version": 1},
-    ),
-    "bound route": (
-        lambda tx: sessions.bind_route(tx, "chat", "talk", 1, NOON),
-        lambda db: db.bind_route("chat", "other", version=1),
-        errors.RouteMoved,
-        {"conversation": "talk", "version": 2},
-    ),
-    "inbox key": (
-        lambda tx: inbox.add_entry(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", NOON),
-        lambda db: db.mail.add_inbox_entry("other", "k", "text"),
-        errors.IdTaken,
-        {},
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", TAKEN)
-def test_value_taken_during_the_wait_is_refused_with_its_owner(talks: two_hosts.Pair, kind: str) -> None:
-    step, call, error, details = TAKEN[kind]
-    talks.one.bind_route("chat", "other", version=0)
-    outcome = talks.meanwhile(step, lambda: call(talks.other))
-    assert isinstance(outcome, error)
-    assert {name: getattr(outcome, name) for name in details} == details
-
-
-def test_concurrent_branches_get_different_titles(talks: two_hosts.Pair) -> None:
+def test_titles_taken_during_the_wait_are_not_used_again(talks: two_hosts.Pair) -> None:
     branch = talks.meanwhile(
         lambda tx: titles.set_title(tx, "other", "plan #2"), lambda: talks.other.branch("talk", branch_id="twig")
     )
     assert branch.title == "plan #3"
+    taken = talks.meanwhile(
+        lambda tx: titles.set_title(tx, "talk", "idea"), lambda: talks.other.set_session_title("other", "idea")
+    )
+    assert isinstance(taken, errors.TitleTaken)
+    assert taken.conversation == "talk"
+
+
+def test_route_and_inbox_key_taken_during_the_wait_are_refused(talks: two_hosts.Pair) -> None:
+    moved = talks.meanwhile(
+        lambda tx: sessions.bind_route(tx, "chat", "talk", 0, NOON),
+        lambda: talks.other.bind_route("chat", "other", version=0),
+    )
+    assert isinstance(moved, errors.RouteMoved)
+    assert (moved.conversation, moved.version) == ("talk", 1)
+    reused = talks.meanwhile(
+        lambda tx: inbox.add_entry(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", NOON),
+        lambda: talks.other.mail.add_inbox_entry("other", "k", "text"),
+    )
+    assert isinstance(reused, errors.IdTaken)
 
 
 def test_scheduled_backup_is_claimed_once(pair: two_hosts.Pair) -> None:
     assert pair.meanwhile(CLAIM.acquire, lambda: pair.other.driver.write("claim", CLAIM.acquire)) is False
-
-
-def _remember(tx: Tx, number: int) -> None:
-    times = {"at": NOON, "updated_at": NOON}
-    tx.run("memory_insert", owner="me", text=f"fact {number}", source=None, **times)
-
-
-def test_memory_limit_and_duplicates_hold_for_concurrent_hosts(pair: two_hosts.Pair) -> None:
-    same = pair.meanwhile(
-        lambda tx: memory.add(tx, "me", "likes tea", None, NOON), lambda: pair.other.memory.add("me", "likes tea")
-    )
-    assert pair.one.memory.all("me") == [same]
-    pair.one.driver.write("memory", lambda tx: [_remember(tx, number) for number in range(498)])
-    full = pair.meanwhile(lambda tx: _remember(tx, 499), lambda: pair.other.memory.add("me", "one too many"))
-    assert isinstance(full, errors.LimitReached)
-    assert len(pair.one.memory.all("me")) == 500
 
 
 # --- processes ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Hints as they are noted, sent and read: what anybody may send is believed only as far as it makes one look."""
+"""Hints for other hosts: how they are recorded, encoded and decoded."""
 
 from __future__ import annotations
 
@@ -8,69 +8,54 @@ import pytest
 
 from holdfast.store import notifications, queries, validation
 
-MOVED, CAME, FREED = (notifications.Hint(kind, "talk") for kind in ("moved", "came", "freed"))
+MOVED, CAME = (notifications.Hint(kind, "talk") for kind in ("moved", "came"))
 ARRIVED = notifications.Hint("arrived", "chat:1")
 
 
-@pytest.mark.parametrize(
-    "hint", [MOVED, CAME, FREED, ARRIVED, notifications.LOST, notifications.Hint("moved", "an id  with spaces ")]
-)
-def test_a_hint_is_read_as_it_was_written_by_everybody_but_its_sender(hint: notifications.Hint) -> None:
-    (text,) = notifications.encode([hint], "me")
+LONGEST = notifications.Hint("freed", "\U0001f480" * validation.MAX_ROUTE)
+
+
+@pytest.mark.parametrize("hint", [MOVED, ARRIVED, notifications.LOST, notifications.Hint("moved", " a  b "), LONGEST])
+def test_hint_is_decoded_by_all_except_its_sender(hint: notifications.Hint) -> None:
+    (text,) = notifications.encode([hint], "0" * 16)
     assert notifications.decode(text, "you") == hint
-    assert notifications.decode(text, "me") is None
+    assert notifications.decode(text, "0" * 16) is None
+    assert len(text.encode()) < 8_000  # the limit of PostgreSQL
+    assert hint.is_about(hint.conversation_id)
+    assert hint.is_about("another") is (hint is notifications.LOST)
 
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "", " ", "x", "x moved", "x moved ", "moved talk", "x stolen talk", "x MOVED talk", "x  moved talk",
-        "x moved a\nb", "x moved \x00", "x moved \x1b[31m", f"x moved {'y' * (validation.MAX_ROUTE + 1)}",
-        "x freed " + "z" * 7_000, '{"kind": "moved"}', "\u202e moved \u202e",
-    ],
+    ["", "x", "x moved ", "moved talk", "x stolen talk", "x MOVED talk", "x  moved talk", "x moved a\nb",
+     "x moved \x1b[31m", f"x moved {'y' * (validation.MAX_ROUTE + 1)}", '{"kind": "moved"}'],
 )  # fmt: skip
-def test_what_is_no_hint_of_ours_is_ignored(text: str) -> None:
+def test_invalid_hint_is_ignored(text: str) -> None:
     assert notifications.decode(text, "me") is None
 
 
-def test_very_many_at_once_are_one_that_says_look_at_all() -> None:
+def test_too_many_hints_become_one_for_everything() -> None:
     many = [notifications.Hint("moved", str(number)) for number in range(notifications.MAX_HINTS + 1)]
     assert [notifications.decode(text, "you") for text in notifications.encode(many, "me")] == [notifications.LOST]
     assert len(notifications.encode(many[1:], "me")) == notifications.MAX_HINTS
 
 
-def test_every_hint_fits_into_what_postgresql_sends() -> None:
-    (text,) = notifications.encode([notifications.Hint("freed", "\U0001f480" * validation.MAX_ROUTE)], "0" * 16)
-    assert len(text.encode()) < 8_000
-
-
-@pytest.mark.parametrize("hint", [MOVED, notifications.LOST])
-def test_what_was_lost_may_be_about_any_conversation(hint: notifications.Hint) -> None:
-    assert hint.is_about("talk")
-    assert hint.is_about("another") is (hint is notifications.LOST)
-
-
-def test_only_what_somebody_may_wait_for_is_noted_and_only_of_conversations_that_were_there() -> None:
-    noted = notifications.HintRecorder()
-    noted.record_lock((7, "talk", "owner"))
+def test_changes_of_locked_conversations_routes_and_platforms_are_recorded() -> None:
+    recorder = notifications.HintRecorder()
+    recorder.record_lock((7, "talk", "owner"))
     for seq in (4, 5):
-        noted.record_change("message_insert", {"conversation": 7, "seq": seq})
-    noted.record_change("conversation_update", {"key": 7})
-    noted.record_change("inbox_insert", {"conversation": 7, "key": "the inbox key"})
-    noted.record_change("lease_insert", {"conversation": 7})
-    noted.record_change("message_insert", {"conversation": 8, "seq": 1})
-    assert noted.hints == {MOVED, CAME}
-    assert noted.appended == {"talk": (4, 5)}
+        recorder.record_change("message_insert", {"conversation": 7, "seq": seq})
+    recorder.record_change("conversation_update", {"key": 7})
+    recorder.record_change("inbox_insert", {"conversation": 7, "key": "the inbox key"})
+    recorder.record_change("lease_insert", {"conversation": 7})
+    recorder.record_change("message_insert", {"conversation": 8, "seq": 1})  # which was not locked
+    recorder.record_change("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
+    recorder.record_change("reply_insert", {"platform": "far", "key": None, "conversation": 7})
+    assert recorder.hints == {MOVED, CAME, ARRIVED, notifications.Hint("outgoing", "far")}
+    assert recorder.appended == {"talk": (4, 5)}
 
 
-def test_what_arrives_and_what_goes_out_is_noted_by_route_and_platform() -> None:
-    noted = notifications.HintRecorder()
-    noted.record_change("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
-    noted.record_change("reply_insert", {"platform": "far", "key": None, "conversation": 7})
-    assert noted.hints == {ARRIVED, notifications.Hint("outgoing", "far")}
-
-
-# What a log, a view, an inbox, the mail or a lease is changed by, and why nobody is told of it by the query itself.
+# Queries that change a log, a view, an inbox, the mail or a lease, and why some of them do not notify.
 CHANGES = re.compile(
     r"\b(?:INTO (?:messages|inbox|hides|compactions|arrivals|outbox)|UPDATE (?:messages|conversations|hides)|"
     r"DELETE FROM (?:messages|conversations|leases|hides|compactions))\b"
@@ -78,21 +63,21 @@ CHANGES = re.compile(
 SILENT = {
     "the head moves with it": {"hide_insert", "hide_shown", "compaction_insert"},
     "the conversation goes with it": {"erase_messages", "erase_compactions", "erase_hides"},
-    "nobody waits for it": {"fence_next", "title_set", "folder_set", "metadata_set", "message_redact"},
-    "nobody has a store open that is being filled": {
+    "no client waits for it": {"fence_next", "title_set", "folder_set", "metadata_set", "message_redact"},
+    "the store is being filled": {
         *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbox_entry"),
         *("copy_arrival", "copy_outgoing", "restore_counters", "restore_leases"),
     },
 }
 
 
-def test_every_query_that_changes_what_somebody_may_wait_for_tells_or_is_known_not_to() -> None:
+def test_every_changing_query_notifies_or_is_listed_as_silent() -> None:
     known = queries.load("postgres")
     changing = {name for name, sql in known.items() if CHANGES.search(sql)}
     silent = set().union(*SILENT.values())
-    told = {*notifications._BY_CONVERSATION, *notifications._BY_PARAMETER}
-    assert changing - silent - told == set(), "a new one has to be decided about"
-    assert silent <= changing - told
+    notifying = {*notifications._BY_CONVERSATION, *notifications._BY_PARAMETER}
+    assert changing - silent - notifying == set(), "a new one has to be decided about"
+    assert silent <= changing - notifying
     for name in notifications._BY_CONVERSATION:
         assert "%(conversation)s" in known[name] or "%(key)s" in known[name], "of which conversation?"
     for name, (_, value) in notifications._BY_PARAMETER.items():

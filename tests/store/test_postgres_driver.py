@@ -14,7 +14,7 @@ import pytest
 from holdfast import NewMessage, SessionDB, errors
 from holdfast.store import conversation_row
 from holdfast.store.driver import Tx
-from holdfast.store.postgres import statements, transaction
+from holdfast.store.postgres import transaction
 from tests.support import conversations, mail, postgres, two_hosts
 
 
@@ -221,24 +221,3 @@ def test_deferred_changes_are_sent_before_the_next_query_and_the_commit(db: Sess
 
     db.driver.write("meta", step)
     assert all(db.driver.read(lambda tx: [tx.one("meta_get", key=key) for key in keys]))
-
-
-@pytest.mark.parametrize(
-    ("query", "sql", "names"),
-    [
-        ("SELECT %(b)s, %(a)s, %(b)s", b"SELECT $1, $2, $1", ("b", "a")),
-        ("SELECT 'x%%' LIKE %(a)s", b"SELECT 'x%' LIKE $1", ("a",)),
-    ],
-)
-def test_named_parameters_are_numbered(query: str, sql: bytes, names: tuple[str, ...]) -> None:
-    assert statements.compile_query(query) == statements.CompiledQuery(sql, names)
-
-
-def test_statement_is_prepared_once_for_each_type_of_its_values(db: SessionDB) -> None:
-    def step(tx: Any) -> list[str]:
-        for key in (None, 1) * 3:
-            tx.all("import_unsound", key=key)
-        found = tx.execute("SELECT name FROM pg_prepared_statements").fetchall()
-        return [name for (name,) in found if name.startswith("import_unsound")]
-
-    assert len(db.driver.read(step)) == 2

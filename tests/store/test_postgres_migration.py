@@ -6,7 +6,6 @@ import itertools
 import json
 import logging
 import re
-import secrets
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import SessionDB, errors, fault_points, types
+from holdfast import SessionDB, errors, fault_points
 from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
 from holdfast.store.postgres import definitions
@@ -96,17 +95,6 @@ def test_interrupted_creation_is_repeated(empty: str, monkeypatch: pytest.Monkey
         assert _faults(connection) == []
 
 
-def test_schema_named_in_the_address_is_created() -> None:
-    """Also one whose name needs quotes."""
-    name = f'"Not ""there"", {secrets.token_hex(4)}"'
-    with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
-        connection.execute(f"SET search_path = {name}")
-        _prepare(connection)
-        assert _faults(connection) == []
-        assert definitions.quote(_schema(connection)) == name
-        connection.execute(f"DROP SCHEMA {name} CASCADE")
-
-
 def test_store_of_an_older_revision_is_completed(made: Connection) -> None:
     made.execute("DROP TABLE pins, blob_parts; ALTER TABLE audit DROP COLUMN redacted_at CASCADE")
     made.execute("DROP INDEX inbox_waiting; ALTER TABLE leases DROP COLUMN boot")
@@ -118,11 +106,6 @@ def test_store_of_an_older_revision_is_completed(made: Connection) -> None:
     assert _faults(made) == []
     assert _lines(made, "schema_revision") == [str(SCHEMA_PLAN.revision)]
     made.execute("SELECT redacted_at FROM audit; SELECT seq FROM pins; SELECT folder FROM conversations")
-
-
-def test_function_keeps_its_columns_for_processes_of_an_older_version(made: Connection) -> None:
-    """They read columns by position."""
-    assert len(made.execute("SELECT * FROM lock_conversation('')").description or ()) == 17
 
 
 def test_objects_of_an_older_version_are_kept_and_not_required(made: Connection) -> None:
@@ -223,7 +206,6 @@ _RULE = "ALTER TABLE hides DROP CONSTRAINT hide_range_is_ordered, ADD CONSTRAINT
 _IDLE = "CREATE OR REPLACE FUNCTION message_is_counted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 FAULTS = {
     "constraint sessions_conversation_live_fkey of sessions is disabled": "ALTER TABLE sessions DISABLE TRIGGER ALL",
-    "constraint leases_pkey of leases is missing": "ALTER TABLE leases DROP CONSTRAINT leases_pkey",
     "constraint hide_range_is_ordered of hides was never checked against the existing rows": (
         f"{_RULE} (from_seq <= to_seq) NOT VALID"
     ),
@@ -231,7 +213,6 @@ FAULTS = {
     "index memories_once differs from its declaration": (
         "DROP INDEX memories_once; CREATE INDEX memories_once ON memories (owner)"
     ),
-    "table pins is missing": "DROP TABLE pins",
     "function message_is_counted differs from its declaration": _IDLE,
 }
 
@@ -387,19 +368,6 @@ def test_role_that_cannot_create_the_store_is_refused_with_the_reason(empty: str
         SessionDB(postgres.with_schema(postgres.dsn(), schema, role))
     with pytest.raises(errors.StoreUnusable, match=f"no schema nowhere, and the role {role} may not create one"):
         SessionDB(postgres.with_schema(postgres.dsn(), "nowhere", role))
-
-
-def test_granted_role_works_without_leases_when_their_table_is_lost(
-    made: Connection, role: str, granted: Granted, caplog: pytest.LogCaptureFixture
-) -> None:
-    with SessionDB(granted(made, role)) as db:
-        steps.begin(db, "talk", "a")
-        made.execute("DROP TABLE leases")
-        assert isinstance(db.begin_compaction("talk"), types.Snapshot)
-        assert "recreated" not in caplog.text
-        postgres_migration.Migration(made.execute).repair(1.0)
-        granted(made, role)
-        assert isinstance(db.begin_compaction("talk"), types.Lease)
 
 
 def test_granted_privileges_are_those_of_rows_only() -> None:

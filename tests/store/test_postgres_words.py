@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import cast
 
 import apsw
 import pytest
 
 from holdfast.store import queries
-from holdfast.store.driver import Tx
 from holdfast.store.search import postgres_index, query_parser
 
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
@@ -51,17 +49,6 @@ def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
     return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
 
 
-def test_posting_holds_message_count_and_position() -> None:
-    (row,) = postgres_index.index_rows(7, [_document(258, "gull", "and", "gull")], 0)
-    assert (row["conversation"], row["block"], row["first"], row["owner"]) == (7, 1, 2, "o1")
-    assert (row["words"], row["messages"], row["lengths"]) == ("#r1 and gull", "{1,1,1}", "{5}")
-    assert row["places"].split()[2] == f"{{{(2 << 23) | (2 << 19)},{(2 << 23) | 2}}}"
-    # Known messages give only their lengths.
-    rows = list(postgres_index.index_rows(1, [_document(seq, "gull") for seq in range(254, 258)], 255))
-    assert [(each["block"], each["first"], each["lengths"]) for each in rows] == [(0, 254, "{3,3}"), (1, 0, "{3,3}")]
-    assert [each["words"] for each in rows] == ["", "#r1 gull"]
-
-
 def test_posting_of_a_very_long_text_is_capped() -> None:
     last = 2**19 + 5
     (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20, *["x"] * last, "gull")], 0)
@@ -70,32 +57,3 @@ def test_posting_of_a_very_long_text_is_capped() -> None:
     assert {number >> 23 for number in numbers} == {255}
     assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 20
     assert numbers[-1] & 524287 == 524287
-
-
-class Weights:
-    """A transaction that knows how rare words are."""
-
-    def __init__(self, *words: str) -> None:
-        self._words = words
-
-    def all(self, query: str, /, firsts: list[str], lasts: list[str]) -> list[tuple[int, str, float, float]]:
-        assert query == "index_weights"
-        ranges = enumerate(zip(firsts, lasts, strict=True), 1)
-        return [(n, word, 2.0, 0.1) for n, (first, last) in ranges for word in self._words if first <= word <= last]
-
-
-def _asks(*words: str) -> query_parser.Parameters | None:
-    question = query_parser.parse('"Tokyo 红" drawers', ["r1"], ["o1"])
-    assert question is not None
-    return postgres_index.search_parameters(cast("Tx", Weights(*words)), question)
-
-
-def test_phrase_is_consecutive_words_with_an_open_end() -> None:
-    asks = _asks("drawer", "tokyo", "红", "红叶", "叶")
-    assert asks is not None
-    own, match = asks
-    assert (own["words"], own["terms"], own["owner"]) == (["drawer", "tokyo", "红", "红叶"], "{1,2,3,3}", "o1")
-    assert (own["phrase"], own["step"], own["steps"]) == ("{0,0,0}", "{0,1,1}", "{2,2,2}")
-    assert own["needed"] == ["tokyo", "红", "红叶"]
-    assert (match["phrases"], match["needed"]) == (2, ["tokyo", "红", "红叶", "#r1"])
-    assert _asks("drawer", "tokyo") is None  # no word of the phrase is indexed

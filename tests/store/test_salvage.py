@@ -211,23 +211,6 @@ def test_damaged_index_or_inner_page_costs_nothing(damaged: Path, new: Path, par
     assert [lost for lost in report.lost if lost.conversation_id] == []
 
 
-def test_metadata_is_salvaged_from_leaves_alone(damaged: Path, new: Path) -> None:
-    """Only the leaves of conversations and messages are left, which no page refers to."""
-    should = exported(damaged)
-    tables = [pages_of(damaged, table) for table in ("conversations", "messages")]
-    left = {number for pages in tables for number, kind in pages.items() if kind != "internal"}
-    wipe(damaged, *set(range(1, damaged.stat().st_size // PAGE + 1)) - left)
-    salvage.salvage(damaged, new)
-    found = [
-        [line.get("metadata") for line in lines if line.get("kind") == "conversation"]
-        for lines in (should, exported(new))
-    ]
-    assert found[0] == found[1]
-    assert found[0][0] == {"of": "one", "": ["\0"]}
-    with SessionDB(new) as db:
-        assert [message.metadata for message in db.transcript("two")[:4]] == [{"number": 1}, {}, {"number": 3}, {}]
-
-
 # --- what is lost --------------------------------------------------------------------------------------------
 
 
@@ -271,16 +254,6 @@ def test_lost_summary_leaves_every_message_in_the_context(damaged: Path, new: Pa
         assert db.context("one").summary is None
         assert len(db.transcript("one")) == 42
         assert db.context("two").summary == ""  # blanked by the redaction, as before
-
-
-def test_first_half_of_a_file_is_salvaged(damaged: Path, new: Path) -> None:
-    spoil(damaged, lambda data: data.__delitem__(slice(len(data) // 2, len(data))))
-    report = salvage.salvage(damaged, new)
-    assert report.lost
-    with SessionDB(new) as db:
-        for session in db.list_sessions():
-            for message in db.transcript(session.id):
-                assert message.uid.startswith(("lost-", "one:", "two:")) or len(message.content) > 100
 
 
 def test_noise_gives_an_empty_store_with_a_report(path: Path, tmp_path: Path, new: Path) -> None:

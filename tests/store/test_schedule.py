@@ -214,12 +214,3 @@ def test_claim_is_acquired_once_and_released_by_its_holder_only(open_db: Open, c
     note(db, store_meta.BACKUP_CLAIMED, repr(now - 5))
     db.driver.write("claim", lambda tx: claim.release(tx, failed=True))
     assert db.admin.get_meta(store_meta.BACKUP_CLAIMED) == repr(now - 5)
-
-
-def test_folder_found_empty_gets_no_second_backup_after_another_process_made_one(open_db: Open) -> None:
-    db, now = open_db(), conversations.NOON
-    claim = backup_schedule.BackupClaim(now, 3600.0, missing=now - 60)
-    note(db, store_meta.BACKUP_DONE, repr(now - 1))
-    assert not db.driver.write("claim", claim.acquire)
-    note(db, store_meta.BACKUP_DONE, repr(now - 60))
-    assert db.driver.write("claim", claim.acquire)

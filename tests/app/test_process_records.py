@@ -1,4 +1,4 @@
-"""Processes that really run, over a real store: whoever talks to their conversation hears of each end once."""
+"""Background processes over a real store: the end of each is reported once to its conversation."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, content_parts, events, types
+from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
 from holdfast.app import process_records
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.tools.shell import background
-from tests.support import agents
+from tests.support import agents, conversations
 from tests.support.runtimes import events_until
 
 
 class Program:
-    """One program at work on a store: its door, and its watcher of processes."""
+    """One program at work on a store: its runtime, and its watcher of processes."""
 
     def __init__(self, db: AsyncSessionDB, home: Path, replies: list[str]) -> None:
         self.model = ScriptedModel(replies)
@@ -48,7 +48,7 @@ async def begun(db: AsyncSessionDB) -> None:
     await db.append_message("talk", role="assistant", content="Good day.")
 
 
-async def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -> None:
+async def test_end_of_a_process_is_reported_to_subscribers(tmp_path: Path) -> None:
     async with agents.store(str(tmp_path / "store.db")) as db:
         await begun(db)
         async with Program(db, tmp_path, ["I see."]) as program:
@@ -64,45 +64,34 @@ async def test_end_of_a_process_is_told_while_somebody_listens(tmp_path: Path) -
         assert await db.mail.inbox_entries() == []
 
 
-def test_end_that_nobody_was_there_to_see_is_told_by_the_next_program_when_it_is_talked_to(tmp_path: Path) -> None:
-    async def first(db: AsyncSessionDB) -> None:
+async def test_end_between_two_programs_is_reported_once_by_the_next_one(tmp_path: Path) -> None:
+    async with agents.store(str(tmp_path / "store.db")) as db:
         await begun(db)
         async with Program(db, tmp_path, []) as program:
             await program.processes.start("talk", "cat >/dev/null; echo done", str(tmp_path), input=False)
-
-    async def second(db: AsyncSessionDB) -> None:
+    async with agents.store(str(tmp_path / "store.db")) as db:
         async with Program(db, tmp_path, ["I see.", "Fine."]) as one, Program(db, tmp_path, []) as other:
-            while await db.processes.all(running_only=True):
-                await asyncio.sleep(0.02)
+            async with asyncio.timeout(60):
+                while await db.processes.all(running_only=True):
+                    await asyncio.sleep(0.02)
             assert len(await db.mail.inbox_entries()) == 1
             assert other.model.requests == one.model.requests == []
             assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
         said = [content_parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
         assert "> done" in said[0]
         assert said[1:] == ["I see.", "And?", "Fine."]
-
-    for story in (first, second):
-        agents.run(story, str(tmp_path / "store.db"))
-    with SessionDB(tmp_path / "store.db") as db:
-        assert db.mail.inbox_entries() == []
+        assert await db.mail.inbox_entries() == []
 
 
-async def test_end_that_another_program_wrote_is_seen_by_its_process_not_running_any_more(
-    tmp_path: Path, db: AsyncSessionDB
-) -> None:
+async def test_end_recorded_by_another_program_is_noticed_once(db: AsyncSessionDB) -> None:
     await begun(db)
     came: list[str] = []
-    book = process_records.ProcessRecords(db, came.append)
+    records = process_records.ProcessRecords(db, came.append)
     for name in ("p1", "p2"):
-        await db.processes.record_start(
-            types.Process(
-                id=name, conversation_id="talk", command="make", folder="/", started_at=1.0, place="{}"
-            )
-        )  # fmt: skip
-    assert [each.id for each in await book.every(None, True)] == ["p1", "p2"]
+        await db.processes.record_start(conversations.process(name, "talk", "make"))
+    assert [each.id for each in await records.every(None, True)] == ["p1", "p2"]
     assert came == []
     await db.processes.record_end("p1", "exited", 0, "p1 ended")
-    assert [each.id for each in await book.every(None, True)] == ["p2"]
-    assert came == ["talk"]
-    await book.every(None, True)
-    assert came == ["talk"]
+    for _ in range(2):
+        assert [each.id for each in await records.every(None, True)] == ["p2"]
+        assert came == ["talk"]

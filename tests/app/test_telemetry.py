@@ -1,4 +1,4 @@
-"""Traces: what is done is in them, what is said is not; without the library there are none, and nothing is missing."""
+"""Traces: spans of messages, turns and model calls, without content; none without the library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST = base.Request(messages=(), max_output=100)
 
 
 class Seen(trace.NonRecordingSpan):
-    """A span that keeps what is said of it."""
+    """A span that keeps its attributes."""
 
     def __init__(self, name: str, kind: trace.SpanKind, attributes: dict[str, Any]) -> None:
         super().__init__(trace.INVALID_SPAN_CONTEXT)
@@ -62,20 +62,7 @@ class Tracers(trace.TracerProvider, trace.Tracer):
         return trace.use_span(self.start_span(name, **given), end_on_exit=True, **told)
 
 
-class Refusing:
-    """A model that says something of what it was asked when it fails."""
-
-    name, window = "lab/small", 1000
-
-    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        yield base.ContentDelta("Well")
-        raise errors.ModelCut("It broke off at: secret words")
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-async def test_arrivals_turns_and_sendings_are_traced_without_what_was_said(db: AsyncSessionDB) -> None:
+async def test_inbound_turns_and_sends_are_traced_without_content(db: AsyncSessionDB) -> None:
     tracers = Tracers()
 
     with telemetry.install(tracers) as wrap:
@@ -98,7 +85,7 @@ async def test_arrivals_turns_and_sendings_are_traced_without_what_was_said(db: 
     assert spans.tracer is None
 
 
-async def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
+async def test_model_call_follows_the_semantic_conventions() -> None:
     tracers = Tracers()
     with telemetry.install(tracers) as wrap:
         model = wrap(ScriptedModel(["Hello."], name="lab/small"))
@@ -116,26 +103,27 @@ async def test_a_call_of_a_model_is_named_as_the_conventions_have_it() -> None:
     assert {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"} <= set(seen.attributes)
 
 
-async def test_of_what_went_wrong_only_the_kind_is_told() -> None:
+class FailingModel(ScriptedModel):
+    """A model that quotes the request when it fails."""
+
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+        yield base.ContentDelta("Well")
+        raise errors.ModelCut("It broke off at: secret words")
+
+
+async def test_span_of_a_failure_has_its_type_only() -> None:
     tracers = Tracers()
-    with telemetry.install(tracers) as wrap, pytest.raises(errors.ModelCut):
-        async for _ in wrap(Refusing()).stream(REQUEST):
-            pass
-    (seen,) = tracers.seen
-    assert (seen.wrong, seen.ended, seen.attributes["error.type"]) == (True, True, "ModelCut")
-    assert "secret" not in str(seen.attributes)
+    with telemetry.install(tracers) as wrap:
+        with pytest.raises(errors.ModelCut):
+            _ = [delta async for delta in wrap(FailingModel([])).stream(REQUEST)]
+        with pytest.raises(ValueError, match="secret"), spans.span("holdfast.turn", platform="loopback"):
+            raise ValueError("secret words")
+    assert [each.attributes["error.type"] for each in tracers.seen] == ["ModelCut", "ValueError"]
+    assert all(each.wrong and each.ended for each in tracers.seen)
+    assert "secret" not in str([each.attributes for each in tracers.seen])
 
 
-def test_nor_is_more_told_of_work_that_went_wrong() -> None:
-    tracers = Tracers()
-    with telemetry.install(tracers), pytest.raises(ValueError), spans.span("holdfast.turn", platform="loopback"):  # noqa: PT011
-        raise ValueError("secret words")
-    (seen,) = tracers.seen
-    assert seen.attributes == {"holdfast.platform": "loopback", "error.type": "ValueError"}
-    assert (seen.wrong, seen.ended) == (True, True)
-
-
-def test_without_the_library_nothing_is_traced_and_nothing_is_missing() -> None:
+def test_without_opentelemetry_the_model_is_not_wrapped() -> None:
     code = """if True:
         import sys
         sys.modules["opentelemetry"] = None
