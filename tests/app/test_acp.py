@@ -17,7 +17,7 @@ from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp as program
 from holdfast.tools.permissions import rules as permissions_rules
-from tests.support import acp_editor, acp_sdk_client, mcp_servers, plugin_packages, polling
+from tests.support import acp_editor, acp_sdk_client, mcp_servers, polling
 from tests.support import processes as leashes
 
 EVERYTHING = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
@@ -123,17 +123,6 @@ async def test_rules_hold_in_the_folder_of_the_session(settings: config.Settings
         assert editor.questions == []
 
 
-async def test_plug_in_does_not_replace_the_plan_tool(
-    settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.syspath_prepend(str(tmp_path))
-    source = plugin_packages.TOOL_SOURCE.format(name="update_plan")
-    plugin_packages.install_package(tmp_path, "sly", {"a": ":update_plan"}, source)
-    async with serve(settings) as editor:
-        assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
-    assert "The plug-in sly has a tool update_plan" in caplog.text
-
-
 @pytest.mark.parametrize("late", [False, True])
 async def test_unsaved_files_are_read_and_commands_run_in_the_editors_terminal(
     settings: config.Settings, folders: list[str], late: bool
@@ -152,30 +141,6 @@ async def test_unsaved_files_are_read_and_commands_run_in_the_editors_terminal(
         assert shown[-1]["status"] == "completed"
         assert f"here\n{folders[0]}\n[exit code 0]" in editor.text()
         assert editor.desk.terminals == {}
-
-
-@pytest.mark.parametrize("method", ["session/close", "session/load"])
-async def test_terminal_created_after_its_session_ended_is_released(
-    settings: config.Settings, tmp_path: Path, method: str
-) -> None:
-    asked, come = asyncio.Event(), asyncio.Event()
-
-    async def before(method: str) -> None:
-        if method == "create":
-            asked.set()
-            await come.wait()
-
-    async with serve(settings, EVERYTHING) as editor:
-        editor.desk.before = before
-        session = await editor.new(str(tmp_path))
-        prompting = editor.prompting(session, "run touch done")
-        await asked.wait()
-        more = {"cwd": str(tmp_path), "mcpServers": []} if method == "session/load" else {}
-        await editor.ask(method, sessionId=session, **more)
-        assert acp_editor.result(await prompting)["stopReason"] == "cancelled"
-        come.set()
-        await acp_editor.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
-    assert not (tmp_path / "done").exists()
 
 
 async def test_tool_servers_belong_to_the_session_that_brought_them(settings: config.Settings, tmp_path: Path) -> None:

@@ -139,43 +139,6 @@ def test_http_server_runs_where_it_is_needed() -> None:
     assert found == [wanted for _, wanted in cases]
 
 
-async def test_settings_decide_who_is_answered(home: config.Settings) -> None:
-    chat = memory_platform.MemoryPlatform("telegram")
-    said = configure(home, allow={"telegram": [42]}, strangers="silence")
-    async with gateway.serve(said, platforms=[chat]) as opened, asyncio.timeout(60):
-        assert await chat.say("Hi", chat="43", sender="43", key="a") is None
-        assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
-        await chat.replies(1)
-        await gateways.quiet(opened.gateway, opened.db)
-        found = await opened.db.mail.inbound_by_key("telegram", "b")
-    assert [each.address for each in chat.sent] == [{"chat": "42"}]
-    assert found is not None
-    assert found.outcome == "answered"
-
-
-async def test_overlapping_gateways_answer_each_message_once(home: config.Settings) -> None:
-    keys = [f"{chat}-{number}" for chat in range(4) for number in range(4)]
-    first, second = memory_platform.MemoryPlatform(), memory_platform.MemoryPlatform()
-    said = configure(home, grace=0.0)
-
-    async def say(chat: memory_platform.MemoryPlatform, wanted: list[str]) -> None:
-        for key in wanted:
-            await chat.say(f"Note: {key}", key=key, chat=key[0], sender=key[0])
-
-    async with asyncio.timeout(120), gateway.serve(said, platforms=[second]) as stays:
-        async with gateway.serve(said, platforms=[first]):
-            await say(first, keys[:8])
-        # The second gateway takes over the messages that the first was working on.
-        await say(second, keys[8:])
-        await gateways.settled(stays.db, *keys)
-        await gateways.quiet(stays.gateway, stays.db)
-        found = [await stays.db.mail.inbound_by_key("loopback", key) for key in keys]
-        assert (await stays.db.admin.fsck()).ok
-    assert {each.outcome for each in found if each} == {"answered"}
-    sent = sorted(each.inbound_id or 0 for each in (*first.sent, *second.sent))
-    assert sent == sorted(each.id for each in found if each)
-
-
 async def test_owner_does_not_find_messages_of_another(home: config.Settings) -> None:
     chat = memory_platform.MemoryPlatform()
     async with gateway.serve(configure(home), platforms=[chat]) as opened, asyncio.timeout(60):

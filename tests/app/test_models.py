@@ -59,6 +59,10 @@ async def test_models_are_shared_and_closed_once(settings: config.Settings) -> N
     assert await shelf.choose("b", "openai/gpt-5") is one
     assert [shelf.of(name) for name in ("a", "b", "c")] == [one, one, usual]
     assert await shelf.choose("a", "usual/one") is usual
+    for name in ("nonsense", "nobody/model", "anthropic/x", "openai/", "/x"):
+        with pytest.raises(errors.SettingInvalid):
+            await shelf.choose("b", name)
+    assert shelf.of("b") is one
     shelf.follow("branch", "b")
     shelf.follow("other", "c")
     assert (shelf.of("branch"), shelf.of("other")) == (one, usual)
@@ -158,15 +162,6 @@ async def test_cost_limit_needs_a_known_price(
     else:
         with pytest.raises(errors.SettingInvalid, match=r"The price of .+ is not known"):
             await choosing
-
-
-@pytest.mark.parametrize("name", ["nonsense", "nobody/model", "openai/gpt-5", "openai/", "/x"])
-async def test_unavailable_model_changes_nothing(settings: config.Settings, name: str) -> None:
-    usual = ScriptedModel([])
-    shelf = models.ConversationModels(settings, usual)
-    with pytest.raises(errors.SettingInvalid):
-        await shelf.choose("a", name)
-    assert shelf.of("a") is usual
 
 
 async def test_program_uses_the_chosen_model_with_its_own_meter(settings: config.Settings) -> None:

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
+from holdfast import AIAgent, AsyncSessionDB, events, types
 from holdfast.app import process_records
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
@@ -61,25 +61,6 @@ async def test_end_of_a_process_is_reported_to_subscribers(tmp_path: Path) -> No
         assert "> so far so good" in started.text
         (row,) = await db.processes.all("talk")
         assert (row.state, row.exit_code) == ("exited", 3)
-        assert await db.mail.inbox_entries() == []
-
-
-async def test_end_between_two_programs_is_reported_once_by_the_next_one(tmp_path: Path) -> None:
-    async with agents.store(str(tmp_path / "store.db")) as db:
-        await begun(db)
-        async with Program(db, tmp_path, []) as program:
-            await program.processes.start("talk", "cat >/dev/null; echo done", str(tmp_path), input=False)
-    async with agents.store(str(tmp_path / "store.db")) as db:
-        async with Program(db, tmp_path, ["I see.", "Fine."]) as one, Program(db, tmp_path, []) as other:
-            async with asyncio.timeout(60):
-                while await db.processes.all(running_only=True):
-                    await asyncio.sleep(0.02)
-            assert len(await db.mail.inbox_entries()) == 1
-            assert other.model.requests == one.model.requests == []
-            assert (await one.door.submit("talk", events.Submit("And?"))).final_response == "Fine."
-        said = [content_parts.text(each.content) for each in (await db.transcript("talk"))[2:]]
-        assert "> done" in said[0]
-        assert said[1:] == ["I see.", "And?", "Fine."]
         assert await db.mail.inbox_entries() == []
 
 

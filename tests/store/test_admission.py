@@ -119,16 +119,6 @@ def test_untrusted_server_is_refused(guarded: Guarded, host: str, trusted: str, 
     assert postgres.shared().password not in two_hosts.full_message(refusal.value)
 
 
-def test_tls_options_of_the_environment_are_used(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PGSSLMODE", "verify-full")
-    monkeypatch.setenv("PGSSLROOTCERT", str(guarded.wrong))
-    with pytest.raises(errors.StoreUnusable, match="certificate verify failed"):
-        SessionDB(guarded.address())
-    monkeypatch.setenv("PGSSLROOTCERT", str(guarded.right))
-    with SessionDB(guarded.address()) as db:
-        assert db.list_sessions() == []
-
-
 # --- what libpq finds beside the address ------------------------------------------------------------------------
 
 

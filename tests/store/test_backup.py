@@ -120,22 +120,18 @@ def test_earlier_backup_is_replaced_with_its_blobs(db: SessionDB, saved: Path) -
     assert not any(path.is_file() for path in Path(f"{saved}.blobs").rglob("*"))
 
 
-def make_database(path: Path, _: SessionDB) -> None:
-    apsw.Connection(str(path)).execute("CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)")
-
-
-def make_used_backup(path: Path, db: SessionDB) -> None:
-    db.admin.backup(path)
-    SessionDB(path).close()
+def execute(path: Path, sql: str) -> None:
+    connection = apsw.Connection(str(path))
+    connection.execute(sql)
+    connection.close()
 
 
 OTHER_FILES: dict[str, Callable[[Path, SessionDB], object]] = {
     "text": lambda path, _: path.write_text("precious"),
-    "empty file": lambda path, _: path.touch(),
     "folder": lambda path, _: path.mkdir(),
-    "database": make_database,
+    "database": lambda path, _: execute(path, "CREATE TABLE meta (key, value); INSERT INTO meta VALUES (1, 2)"),
     "store": lambda path, _: SessionDB(path).close(),
-    "used backup": make_used_backup,
+    "used backup": lambda path, db: (db.admin.backup(path), SessionDB(path).close()),
 }
 
 
@@ -316,28 +312,16 @@ def test_other_processes_see_restored_content_in_the_files_they_have_open(
         assert each.search("giraffe") == []
 
 
-def flip_byte(path: Path) -> None:
-    data = path.read_bytes()
-    path.write_bytes(data.replace(b'{"content":"b"}', b'{"content":"?"}'))
-
-
-def replace_by_database(path: Path) -> None:
-    path.unlink()
-    apsw.Connection(str(path)).execute("CREATE TABLE t (x)")
-
-
-def delete_row(path: Path) -> None:
-    sql = "DROP TRIGGER session_is_not_deleted; DELETE FROM sessions WHERE ordinal = 1"
-    apsw.Connection(str(path)).execute(sql)
-
-
+CHANGED_TEXT = (b'{"content":"b"}', b'{"content":"?"}')
 DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
-    "a flipped byte": (flip_byte, False),
-    "a deleted row": (delete_row, False),
+    "a flipped byte": (lambda path: path.write_bytes(path.read_bytes().replace(*CHANGED_TEXT)), False),
+    "a deleted row": (
+        lambda path: execute(path, "DROP TRIGGER session_is_not_deleted; DELETE FROM sessions WHERE ordinal = 1"),
+        False,
+    ),
     "half of the file": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 8192 * 4096]), True),
-    "text": (lambda path: path.write_text("not a database " * 100), True),
     "no file": (lambda path: path.unlink(), True),
-    "database of another program": (replace_by_database, True),
+    "database of another program": (lambda path: (path.unlink(), execute(path, "CREATE TABLE t (x)")), True),
 }
 
 
@@ -369,13 +353,9 @@ def test_message_written_during_a_restore_is_not_lost(db: SessionDB, open_db: Op
 
 
 def test_backup_of_an_older_schema_is_migrated_and_of_a_newer_one_refused(db: SessionDB, saved: Path) -> None:
-    old = apsw.Connection(str(saved))
-    old.execute("DROP TABLE blobs; UPDATE meta SET value = '1' WHERE key = 'schema_revision'")
-    old.close()
+    execute(saved, "DROP TABLE blobs; UPDATE meta SET value = '1' WHERE key = 'schema_revision'")
     db.admin.restore(saved)
     assert db.blobs.put(b"another picture").size == 15
-    newer = apsw.Connection(str(saved))
-    newer.pragma("user_version", 99)
-    newer.close()
+    execute(saved, "PRAGMA user_version = 99")
     with conversations.nothing_changes(db), pytest.raises(errors.SchemaTooNew):
         db.admin.restore(saved)

@@ -30,20 +30,6 @@ def test_address_is_shown_without_secrets(address: str, shown: str) -> None:
     assert "secret" not in store_driver.hide_password(address)
 
 
-@pytest.mark.parametrize(
-    ("settings", "place"),
-    [
-        ({"host": "db.example", "port": "5433"}, "db.example, port 5433"),
-        ({"hostaddr": "10.0.0.1"}, "10.0.0.1, port 5432"),
-        ({"host": "/run/postgresql"}, "the socket in /run/postgresql, port 5432"),
-        ({}, "this machine, port 5432"),
-        ({"service": "chats"}, "the service chats"),
-    ],
-)
-def test_location_is_described_briefly(settings: dict[str, str], place: str) -> None:
-    assert connection.describe_location(settings) == place
-
-
 def test_address_overrides_the_environment_and_both_override_the_defaults() -> None:
     defaults = connection.build_settings({"host": "h"}, 10.0, {})
     assert {"connect_timeout", "keepalives_idle", "tcp_user_timeout"} <= set(defaults)

@@ -18,17 +18,6 @@ def threads() -> Iterator[executor.LoopExecutor]:
     made.close()
 
 
-async def test_every_call_has_its_own_result_or_error(threads: executor.LoopExecutor) -> None:
-    def fail() -> None:
-        raise KeyError("gone")
-
-    async with asyncio.timeout(60):
-        squares = await asyncio.gather(*(threads.call(lambda n=n: n * n) for n in range(1_000)))  # type: ignore[misc]
-        with pytest.raises(KeyError, match="gone"):
-            await threads.call(fail)
-    assert squares == [n * n for n in range(1_000)]
-
-
 async def test_cancelled_call_runs_and_delays_no_other(threads: executor.LoopExecutor) -> None:
     begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
 

@@ -132,39 +132,6 @@ def test_child_forked_between_busy_threads_is_refused_and_ends(path: Path) -> No
     assert not path.with_name(f"{path.name}.other").exists()
 
 
-PREFORK = """
-import gc, os, sys
-from holdfast import SessionDB, errors
-path = sys.argv[1]
-db = SessionDB(path)
-db.create_session("talk", source="test")
-begin, go = os.pipe()
-child = os.fork()
-if child == 0:
-    os.read(begin, 1)  # the parent has closed its store by now
-    try:
-        SessionDB(path)
-    except errors.StoreForked as error:
-        print("spawn" in str(error), flush=True)
-    db.close()
-    del db
-    gc.collect()
-    sys.exit()
-db.append_message("talk", role="user", content="a")
-db.close()
-os.write(go, b".")
-with SessionDB(path) as again:
-    again.append_message("talk", role="user", content="b")
-    os.waitpid(child, 0)
-    again.append_message("talk", role="user", content="c")
-    print([m.content for m in again.context("talk")], again.admin.fsck().ok)
-"""
-
-
-def test_store_stays_refused_in_a_child_after_the_parent_closed_it(path: Path) -> None:
-    assert _run(PREFORK, path) == ["True", "['a', 'b', 'c'] True"]
-
-
 POSTGRES = """
 import gc, os, sys
 from holdfast import SessionDB, errors

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points
 from holdfast.store import group_commit, write_step
 from holdfast.store.driver import Tx
 from holdfast.store.sqlite import wal_sync
@@ -142,34 +142,6 @@ async def test_group_is_synced_if_one_of_its_steps_must_be(
 
 
 # --- two hosts on PostgreSQL -------------------------------------------------------------------------------------
-
-
-def test_same_keys_in_another_order_cause_no_deadlock(pair: two_hosts.Pair) -> None:
-    met = threading.Barrier(2, timeout=60)
-
-    def deliver(db: SessionDB, keys: str) -> list[tuple[types.InboundMessage, bool]]:
-        first, second = arrivals(db, keys)
-        apart = [True]
-
-        def meet(tx: Tx) -> Any:
-            found = first.run(tx)
-            if apart:
-                apart.pop()
-                met.wait()
-            return found
-
-        async def both() -> list[tuple[types.InboundMessage, bool]]:
-            group = group_commit.GroupCommit(db.driver)
-            found = await asyncio.gather(group.write(first._replace(run=meet)), group.write(second))
-            group.close()
-            return found
-
-        return asyncio.run(both())
-
-    one, other = conversations.at_once(lambda: deliver(pair.one, "ab"), lambda: deliver(pair.other, "ba"))
-    # The server would end a deadlock, and the step would take its own earlier write for that of the other host.
-    assert sorted(new for _, new in [*one, *other]) == [False, False, True, True]
-    assert {arrival.id for arrival, _ in one} == {arrival.id for arrival, _ in other}
 
 
 @pytest.mark.parametrize("other_sends", ["several parts", "a question"])

@@ -62,14 +62,10 @@ CALLS: dict[str, Call] = {
     "rebuild_search": lambda db, _: db.admin.rebuild_search_index(),
     "copy": _copied,
     "salvage": _refused(errors.StoreBusy)(lambda _, path: salvage.salvage(path, path.with_name("new.db"))),
-    "fsck": lambda db, _: db.admin.fsck(),
     "tools": _read_by_tools,
     "another handle": lambda _, path: SessionDB(path).close(),
     "doctor --fix": _command("doctor", "--fix", "--db", "{path}"),
-    "db copy": _command("db", "copy", "{path}", "{path}.copied"),
-    "sessions export": _command("sessions", "export", "--all", "-o", "{path}.jsonl", "--db", "{path}"),
     "sessions import of the store": _command("sessions", "import", "{path}", "--db", "{path}"),
-    "command backup": _command("backup", "{path}.backup", "--db", "{path}"),
     "command salvage": _command("salvage", "{path}", "{path}.salvaged"),
 }
 

@@ -10,7 +10,6 @@ import pytest
 
 from holdfast import NewMessage, SessionDB, errors
 from holdfast.store import compactions, conversation_row, deletion, leases, sessions, titles
-from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.blobs import blobs
 from holdfast.store.driver import Tx
 from holdfast.store.mail import inbox
@@ -18,7 +17,6 @@ from holdfast.store.records import processes
 from tests.support import conversations, postgres, two_hosts
 
 NOON = conversations.NOON
-CLAIM = backup_schedule.BackupClaim(NOON, 3600.0, None)
 Step = Callable[[Tx], object]
 
 
@@ -102,10 +100,6 @@ def test_route_and_inbox_key_taken_during_the_wait_are_refused(talks: two_hosts.
     assert isinstance(reused, errors.IdTaken)
 
 
-def test_scheduled_backup_is_claimed_once(pair: two_hosts.Pair) -> None:
-    assert pair.meanwhile(CLAIM.acquire, lambda: pair.other.driver.write("claim", CLAIM.acquire)) is False
-
-
 # --- processes ---------------------------------------------------------------------------------------------------
 
 
@@ -150,20 +144,6 @@ def test_orphan_or_ghost_that_is_written_to_is_kept(pair: two_hosts.Pair) -> Non
     append = two_hosts.append(pair.one, "ghost", "not empty any more")
     assert pair.meanwhile(append, pair.other.admin.prune_empty_sessions) == 0
     assert len(pair.one.transcript("ghost")) == 1
-
-
-@pytest.mark.parametrize("meanwhile", ["acquired", "deleted"])
-def test_stale_leases_are_freed_unless_acquired_again(talks: two_hosts.Pair, meanwhile: str) -> None:
-    for name in ("talk", "other"):
-        talks.one.acquire_lease(name, "turn", "before", 1)
-    talks.clock.advance(2)
-    holder = leases.current_holder("after")
-    steps: dict[str, Step] = {
-        "acquired": lambda tx: leases.acquire(tx, "talk", "turn", holder, 60),
-        "deleted": lambda tx: deletion.delete(tx, "talk", NOON),
-    }
-    assert talks.meanwhile(steps[meanwhile], talks.other.admin.free_stale_leases) == 1
-    assert [lease.holder for lease in talks.one.leases()] == (["after"] if meanwhile == "acquired" else [])
 
 
 @pytest.mark.parametrize("collects", ["one", "other"])

@@ -225,15 +225,6 @@ def test_schema_fault_is_reported_and_repaired(fault: str, made: Connection) -> 
     assert _faults(made) == []
 
 
-def test_lost_constraint_is_reported_after_opening(made: Connection) -> None:
-    made.execute(
-        "ALTER TABLE leases DROP CONSTRAINT leases_pkey; ALTER TABLE hides DROP CONSTRAINT hide_is_shown_later"
-    )
-    _prepare(made)
-    assert _faults(made) == ["the constraint hide_is_shown_later of hides is missing",
-                           "the constraint leases_pkey of leases is missing"]  # fmt: skip
-
-
 def test_rows_that_violate_a_lost_constraint_are_found(made: Connection) -> None:
     made.execute("ALTER TABLE memories DROP CONSTRAINT memories_text_check")
     made.execute("INSERT INTO memories (owner, text, at, updated_at) VALUES ('o', '', 1, 1)")
@@ -313,14 +304,6 @@ def granted() -> Granted:
     return grant
 
 
-def test_role_without_the_right_to_create_runs_a_store(made: Connection, role: str, granted: Granted) -> None:
-    address = granted(made, role)
-    _label(made, "schema_cookie", "of another server")  # as after a restore of a dump
-    with SessionDB(address) as db:
-        forbidden.furnish(db)  # appends, compacts, branches, deletes
-        assert db.admin.fsck().ok
-
-
 @pytest.mark.parametrize(
     "sql",
     [
@@ -368,9 +351,3 @@ def test_role_that_cannot_create_the_store_is_refused_with_the_reason(empty: str
         SessionDB(postgres.with_schema(postgres.dsn(), schema, role))
     with pytest.raises(errors.StoreUnusable, match=f"no schema nowhere, and the role {role} may not create one"):
         SessionDB(postgres.with_schema(postgres.dsn(), "nowhere", role))
-
-
-def test_granted_privileges_are_those_of_rows_only() -> None:
-    text = json.dumps(postgres_migration.grant_statements("r", "s"))
-    assert not re.search(r"TRUNCATE|TRIGGER|REFERENCES|ALL|CREATE", text)
-    assert text.count('\\"s\\".\\"messages\\"') == 1

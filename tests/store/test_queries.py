@@ -61,17 +61,6 @@ def test_both_dialects_define_the_same_queries() -> None:
         assert (postgres - sqlite, sqlite - postgres) == (only_postgres, set())
 
 
-def test_macros_expand_to_the_sql_of_each_database() -> None:
-    sql = "SELECT greatest(a + 1, :b) FROM messages m WHERE message_at(m, :conversation, c.last_seq)"
-    assert queries.expand(sql, "sqlite") == (
-        "SELECT max(a + 1, :b) FROM messages m WHERE m.id = (:conversation << 32) + c.last_seq"
-    )
-    assert queries.expand(sql, "postgres") == (
-        "SELECT greatest(a + 1, :b) FROM messages m WHERE m.conversation = :conversation AND m.seq = c.last_seq"
-    )
-    assert queries.MACROS["sqlite"].keys() == queries.MACROS["postgres"].keys()
-
-
 def same(one: str, other: str) -> bool:
     return one.split() == other.split()
 
@@ -81,12 +70,6 @@ def test_equal_queries_are_common() -> None:
     sqlite, postgres = map(queries.read, queries.DIALECTS)
     for one, other in ((sqlite, common), (postgres, common), (sqlite, postgres)):
         assert [name for name in one if name in other and same(one[name], other[name])] == []
-
-
-def test_parameters_are_rewritten_for_psycopg() -> None:
-    written = "SELECT :one::text, 'a:b', '50%' FROM t WHERE x = :two_three AND y = '{\"z\":\"'"
-    rewritten = "SELECT %(one)s::text, 'a:b', '50%%' FROM t WHERE x = %(two_three)s AND y = '{\"z\":\"'"
-    assert queries.to_psycopg(written) == rewritten
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

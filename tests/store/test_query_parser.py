@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,22 +14,6 @@ def test_text_of_a_message_has_content_and_calls() -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image", "data": "zzz"}]
     text = query_parser.message_text(types.Body(tool_calls=(call,), content=parts))
     assert text.splitlines() == ["look", 'shell {"command":"ls"}']
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [("东京塔", ["东京", "京塔", "塔"]), ("塔", ["塔"]), ("abc", ["abc"])],
-)
-def test_unspaced_runs_are_cut_into_pairs(given: str, expected: list[str]) -> None:
-    assert query_parser.index_text(given).split() == expected
-
-
-def test_common_words_are_dropped_unless_there_are_no_others() -> None:
-    some, none = query_parser.parse("where is the passport"), query_parser.parse("where is the")
-    assert some is not None
-    assert some.terms == ("passport",)
-    assert none is not None
-    assert none.terms == ("where", "is", "the")
 
 
 @given(st.text())

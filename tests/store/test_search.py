@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import SessionDB, errors
+from holdfast import SessionDB, errors, fault_points
 from holdfast.store.search import query_parser
 from tests.support import backends
 
@@ -97,16 +97,16 @@ def test_index_of_another_version_is_rebuilt(path: str, monkeypatch: pytest.Monk
         assert db.admin.update_search_index() == 0
 
 
-DIES = """
-import os, sys
-from holdfast import SessionDB
-from holdfast import fault_points
-fault_points.hook = lambda point: point == "delete.committed" and os._exit(9)
-SessionDB(sys.argv[1]).delete_conversation("doomed")
-"""
+def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """Stands for a killed process."""
 
+    def kill(point: str) -> None:
+        if point == "delete.committed":
+            raise Killed
 
-def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(path: str) -> None:
     def is_found() -> bool:
         files = (Path(path + ".search" + suffix) for suffix in SIDE)
         return any(b"xylograph" in file.read_bytes() for file in files if file.exists())
@@ -115,13 +115,13 @@ def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(path: st
         db.create_session("doomed", source="test")
         db.append_message("doomed", role="user", content="xylographer")
         assert db.search("xylographer")
-    died = subprocess.run([sys.executable, "-c", DIES, path], check=False)
-    assert (died.returncode, is_found()) == (9, True)
-    with SessionDB(path) as db:
+        monkeypatch.setattr(fault_points, "hook", kill)
+        with pytest.raises(Killed):
+            db.delete_conversation("doomed")
+        monkeypatch.setattr(fault_points, "hook", None)
+        assert is_found()
         db.admin.scrub()
-        assert db.admin.search_status()["exists"]
-    assert not is_found()
-    with SessionDB(path) as db:
+        assert not is_found()
         assert [hit.seq for hit in db.search("heron")] == [1]
 
 

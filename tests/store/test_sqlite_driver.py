@@ -88,13 +88,6 @@ def test_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> No
     assert path.read_bytes() == content
 
 
-def test_empty_file_becomes_a_store(path: Path) -> None:
-    path.touch()
-    with SessionDB(path) as db:
-        conversations.begin(db, "talk", "a")
-    assert as_found(path) == ["a"]
-
-
 def test_closed_store_has_no_file_open(path: Path) -> None:
     db = SessionDB(path)
     conversations.begin(db, "talk", "a")

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.sqlite import writer_queue
-from tests.support import conversations, polling
+from tests.support import polling
 
 LONG = 60.0
 
@@ -75,24 +75,6 @@ def test_work_runs_alone_and_returns_its_result(path: Path) -> None:
         assert mine.run(LONG, is_free, path) is False
         assert mine.run(LONG, lambda a, b: a + b, 2, 3) == 5
         assert is_free(path)
-
-
-def test_many_writers_run_one_at_a_time(path: Path) -> None:
-    inside: list[int] = []
-    most: list[int] = []
-
-    def work(number: int) -> None:
-        inside.append(number)
-        most.append(len(inside))
-        inside.remove(number)
-
-    def writer(number: int) -> None:
-        with line(path) as mine:
-            for _ in range(50):
-                mine.run(LONG, work, number)
-
-    conversations.at_once(*(lambda number=number: writer(number) for number in range(6)))
-    assert (len(most), max(most)) == (300, 1)
 
 
 def test_wait_is_bounded_and_abandoned_work_never_runs(path: Path) -> None:
