@@ -85,7 +85,7 @@ async def test_inbound_turns_and_sends_are_traced_without_content(db: AsyncSessi
     assert (asked.name, asked.kind) == ("chat small", trace.SpanKind.CLIENT)
     said = {key.removeprefix("gen_ai."): value for key, value in asked.attributes.items()}
     assert said["conversation.id"]
-    assert {"usage.input_tokens", "usage.output_tokens", "request.max_tokens"} <= set(said)
+    assert {"usage.input_tokens", "usage.output_tokens"} <= set(said)
     names = ("operation.name", "provider.name", "request.model", "response.finish_reasons")
     assert [said[name] for name in names] == ["chat", "lab", "small", ["stop"]]
     assert all(each.ended and not each.wrong for each in tracers.seen)

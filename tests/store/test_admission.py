@@ -122,31 +122,11 @@ def test_untrusted_server_is_refused(guarded: Guarded, host: str, trusted: str, 
 # --- what libpq finds beside the address ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("where", ["PGPASSFILE", "passfile", "PGPASSWORD"])
-def test_password_is_found_where_libpq_looks(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server = postgres.shared()
-    file = tmp_path / ".pgpass"
+def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path) -> None:
+    server, file = postgres.shared(), tmp_path / ".pgpass"
     file.write_text(f"127.0.0.1:{server.port}:*:{postgres.USER}:{server.password}\n")
     file.chmod(0o600)
-    address = without_password()
-    if where == "passfile":
-        address = f"{address}?passfile={postgres.quote(str(file), safe='')}"
-    else:
-        monkeypatch.setenv(where, str(file) if where == "PGPASSFILE" else server.password)
+    address = f"{without_password()}?passfile={postgres.quote(str(file), safe='')}"
     with SessionDB(postgres.with_schema(address, "guarded")) as db:
         assert server.password not in db.driver.path + repr(db.driver.status())
         assert str(file) not in db.driver.path
-
-
-@pytest.mark.parametrize("where", ["address", "PGSERVICE"])
-def test_service_is_reached_by_its_name(where: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server = postgres.shared()
-    lines = (f"[chats]\nhost=127.0.0.1\nport={server.port}\nuser={postgres.USER}\ndbname={postgres.DATABASE}\n",
-             f"password={server.password}\noptions=-csearch_path=guarded\n")  # fmt: skip
-    (tmp_path / "services").write_text("".join(lines))
-    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
-    if where == "PGSERVICE":
-        monkeypatch.setenv("PGSERVICE", "chats")
-    with SessionDB("postgresql://?service=chats" if where == "address" else "postgresql://") as db:
-        assert db.admin.info()["schema"] == "guarded"
-        assert server.password not in repr(db.driver.status())

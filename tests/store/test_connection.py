@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -159,22 +158,6 @@ def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: p
             appending = threads.submit(db.append_message, "talk", role="user", content="b")
             assert appending.result(60).seq == 2
             network.flow()
-
-
-def test_server_that_was_found_is_tried_first(address: str) -> None:
-    """Else each connection would wait for the frozen servers before it in the address."""
-    schema, name = address.rpartition("search_path%3D")[2], address[-20:]
-    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
-        silent.setblocking(False)
-        port = silent.getsockname()[1]
-        several = postgres.shared().dsn(schema, tcp=True).replace("@127.0.0.1:", f"@127.0.0.1:{port},127.0.0.1:")
-        with SessionDB(f"{several}&application_name={name}", write_timeout=0.1) as db:
-            for _ in range(3):
-                two_hosts.terminate(name)
-                db.admin.info()
-        silent.accept()[0].close()
-        with pytest.raises(BlockingIOError):
-            silent.accept()
 
 
 @pytest.mark.parametrize("blind", [False, True])

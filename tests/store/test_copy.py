@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -176,23 +175,6 @@ def test_read_only_store_is_copied_and_not_changed(address: str, target: Session
 
 
 # --- interruptions -----------------------------------------------------------------------------------------------
-
-
-def test_copy_stopped_at_any_point_ends_the_same(filled: SessionDB, clock: conversations.Clock) -> None:
-    passed: list[str] = []
-    wanted = full_store.dump(filled)
-    filled.admin.copy_to(in_memory(clock).admin)  # the first copy gives the store an id
-    assert not interrupt(filled, in_memory(clock), lambda point: bool(passed.append(point)))
-    assert {"copy.import_message", "copy.copy_inbox_entry", "copy.restore_counters", "blob.kept"} <= set(passed)
-    # The first time that each point is passed, and the end.
-    for number in sorted({*(passed.index(name) for name in passed), len(passed) - 1}):
-        count = itertools.count()
-        with in_memory(clock) as target:
-            assert interrupt(filled, target, lambda _, count=count, number=number: next(count) == number)
-            report = filled.admin.copy_to(target.admin)
-            assert full_store.dump(target) == wanted, passed[number]
-            assert report.already_there == (number == len(passed) - 1)
-            assert target.admin.fsck().ok
 
 
 def test_killed_restore_into_postgres_goes_on_and_replaces_nothing(

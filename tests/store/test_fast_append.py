@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from holdfast import SessionDB, errors, types
+from holdfast import SessionDB, types
 from holdfast.store import log
-from holdfast.store.driver import Row
-from holdfast.store.postgres import transaction
-from tests.support import conversations, postgres, round_trips, two_hosts
+from tests.support import conversations, round_trips, two_hosts
 
 FAST = ["append.queued", "append.committing", "append.committed"]
 SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]
@@ -75,34 +72,6 @@ def test_append_whose_flush_fails_is_found_by_the_transaction(
     assert (receipt.seq, receipt.duplicate) == (6, True)
     assert points[2:5] == ["append.flushing", "append.queued", "append.begun"]
     assert conversations.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
-
-
-@pytest.fixture
-def lost_group(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> log.AppendRequest:
-    """An append whose shared statement was committed, after which the connection was lost."""
-
-    def lose(tx: transaction.PostgresTransaction, query: str, /, **values: Any) -> list[Row]:
-        rows = execute(tx, query, **values)
-        if query == "append_to_each":
-            raise errors.StoreUnreachable("here", "lost")
-        return rows
-
-    execute = transaction.PostgresTransaction.all
-    monkeypatch.setattr(transaction.PostgresTransaction, "all", lose)
-    request = log.AppendRequest("talk", [types.NewMessage(role="user", content="c")], 1.0)
-    assert db.driver.append_to_each([request]) == [None]
-    return request
-
-
-def test_append_of_a_lost_group_is_found_by_the_retry(db: SessionDB, lost_group: log.AppendRequest) -> None:
-    """It is never reported as not written."""
-    with postgres.psycopg.connect(db.driver.target) as other:
-        other.execute("SELECT 1 FROM conversations FOR UPDATE")
-        with pytest.raises(errors.StoreUnreachable):
-            db.driver.write("append", lost_group)
-    (receipt,) = db.driver.write("append", lost_group)
-    assert (receipt.seq, receipt.duplicate) == (3, True)
-    assert conversations.contents(db.transcript("talk")) == ["a", "b", "c"]
 
 
 def test_compaction_commit_takes_two_round_trips(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:

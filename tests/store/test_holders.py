@@ -16,19 +16,6 @@ from holdfast import process_info
 from holdfast.store import leases
 from holdfast.store.driver import UNIX, lease_clock
 
-
-def test_no_signal_is_sent_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signal 0 would end the process there."""
-    holder = leases.current_holder("me")
-    sent: list[int] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "kill", lambda pid, _: sent.append(pid))
-        patched.setattr(os, "name", "nt")
-        patched.setattr(os.path, "isdir", lambda _: False)
-        dead = holder.is_dead()
-    assert (dead, sent) == (False, [])
-
-
 # --- life and death --------------------------------------------------------------------------------------
 
 

@@ -50,30 +50,7 @@ def test_order_of_keys_does_not_matter(part: dict[str, object]) -> None:
     assert message_codec.encode([part]) == message_codec.encode([backwards])
 
 
-def test_depth_and_size_are_bounded() -> None:
-    value: object = 1
-    for _ in range(message_codec.MAX_DEPTH - 2):
-        value = [value]
-    assert decoded(message_codec.encode([{"x": value}])).content == [{"x": value}]
-    assert decoded(message_codec.encode(({"a": 1},))).content == [{"a": 1}]
-    assert decoded(message_codec.encode(None)).content == ""
-    room = message_codec.MAX_BODY - len('{"content":""}')
-    assert len(message_codec.encode("x" * room)) == message_codec.MAX_BODY
-    for content in ([{"x": [value]}], "x" * (room + 1), "\0" * (room // 5), 5, {"a": 1}, ["text"]):
-        with pytest.raises(errors.InvalidArgument):
-            message_codec.encode(content)
-
-
 # --- ids and digests -------------------------------------------------------------------------------------
-
-
-def test_prepared_message_knows_its_time_and_whether_its_uid_was_generated() -> None:
-    given, minted = (message_codec.encode_message(types.NewMessage(role="user", uid=uid), 7.0) for uid in ("u", None))
-    assert (given.uid, given.is_uid_generated, given.at, minted.is_uid_generated) == ("u", False, 7.0, True)
-    assert message_codec.encode_message(types.NewMessage(role="user", at=1.5), 7.0).at == 1.5
-    for at in (-1, 1e12, float("nan"), "1", True):
-        with pytest.raises(errors.InvalidArgument):
-            message_codec.encode_message(types.NewMessage(role="user", at=at), 7.0)
 
 
 def test_digest_covers_place_and_content_of_a_message() -> None:
@@ -108,3 +85,26 @@ print(os.read(read, 8).decode() != message_codec.generate_uid()[16:24])
 def test_forked_child_generates_other_uids() -> None:
     done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
+
+
+def test_depth_and_size_are_bounded() -> None:
+    value: object = 1
+    for _ in range(message_codec.MAX_DEPTH - 2):
+        value = [value]
+    assert decoded(message_codec.encode([{"x": value}])).content == [{"x": value}]
+    assert decoded(message_codec.encode(({"a": 1},))).content == [{"a": 1}]
+    assert decoded(message_codec.encode(None)).content == ""
+    room = message_codec.MAX_BODY - len('{"content":""}')
+    assert len(message_codec.encode("x" * room)) == message_codec.MAX_BODY
+    for content in ([{"x": [value]}], "x" * (room + 1), "\0" * (room // 5), 5, {"a": 1}, ["text"]):
+        with pytest.raises(errors.InvalidArgument):
+            message_codec.encode(content)
+
+
+def test_prepared_message_knows_its_time_and_whether_its_uid_was_generated() -> None:
+    given, minted = (message_codec.encode_message(types.NewMessage(role="user", uid=uid), 7.0) for uid in ("u", None))
+    assert (given.uid, given.is_uid_generated, given.at, minted.is_uid_generated) == ("u", False, 7.0, True)
+    assert message_codec.encode_message(types.NewMessage(role="user", at=1.5), 7.0).at == 1.5
+    for at in (-1, 1e12, float("nan"), "1", True):
+        with pytest.raises(errors.InvalidArgument):
+            message_codec.encode_message(types.NewMessage(role="user", at=at), 7.0)

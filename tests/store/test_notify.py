@@ -121,13 +121,6 @@ def test_listener_reconnects_and_reports_that_hints_may_be_lost(hosts: Hosts, mo
     polling.until(lambda: hosts.listeners() == [])
 
 
-def test_invalid_payloads_are_ignored(hosts: Hosts) -> None:
-    texts = ["", "x moved", "x stolen talk", "x moved " + "y" * 7_000, "x moved a\nb", "x moved nowhere"]
-    (channel,) = hosts.one.driver.read(lambda tx: tx.execute(notify.SELECT_CHANNEL).fetchone())  # type: ignore[attr-defined]
-    postgres.admin().execute("SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload", (channel, texts))
-    assert hosts.received() == {notifications.Hint("moved", "nowhere")}
-
-
 def test_sqlite_has_no_notifications() -> None:
     with SessionDB(":memory:") as db:
         assert db.driver.listen(lambda _: None) is False

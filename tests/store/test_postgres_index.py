@@ -131,24 +131,6 @@ def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
     assert _words(address, "%") == []
 
 
-@pytest.mark.parametrize("query", ["index_find", "index_find_at"])
-def test_search_uses_the_index_of_words(address: str, query: str) -> None:
-    question = query_parser.parse('gull "w7x1 w7x2"')
-    assert question is not None
-    with SessionDB(address) as db:
-        _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
-        db.admin.update_search_index()
-        asks = db.driver.read(lambda tx: postgres_index.search_parameters(tx, question))
-    assert asks is not None
-    values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
-    sql = queries.load(postgres_index.FOLDER)[query]
-    with psycopg.connect(address) as connection:
-        plan = str(connection.execute(f"EXPLAIN {sql}", {**values, **asks[1]}).fetchall())
-    assert "search_words_pkey" in plan
-    assert "Seq Scan on search_words" not in plan
-    assert "search_words_by_block" not in plan
-
-
 @pytest.mark.usefixtures("short_lock_wait")
 def test_locked_index_is_searched_as_it_is_and_updated_later(address: str) -> None:
     with SessionDB(address) as db, psycopg.connect(address) as other:

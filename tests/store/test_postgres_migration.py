@@ -271,12 +271,6 @@ def test_database_with_another_encoding_is_refused_with_the_remedy() -> None:
         admin.execute(f"DROP DATABASE {name}")
 
 
-def test_store_is_not_created_without_being_asked(empty: str) -> None:
-    for address in (empty, postgres.with_schema(postgres.dsn(), "nowhere")):
-        with pytest.raises(errors.StoreUnusable, match=r"There is no store in the schema \w+ of this database\."):
-            SessionDB(address, create=False)
-
-
 # --- a role that may make nothing ---------------------------------------------------------------------------
 
 

@@ -90,14 +90,6 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     assert db.admin.get_meta(store_meta.BACKUP_FAILED) is None
 
 
-@pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (1, 0), (1, True)])
-def test_invalid_schedule_is_refused(open_db: Open, tmp_path: Path, every: object, keep: object) -> None:
-    db = open_db()
-    with pytest.raises(errors.InvalidArgument):
-        db.admin.backup_if_due(tmp_path / "b", every, keep)
-    assert not (tmp_path / "b").exists()
-
-
 # --- what must not keep one from being made ------------------------------------------------------------------
 
 

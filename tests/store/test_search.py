@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import apsw
 import pytest
 
 from holdfast import SessionDB, errors, fault_points
@@ -149,23 +148,3 @@ def test_locked_index_stops_no_write_and_no_search_and_is_updated_later(path: st
         locker.communicate("")
     with SessionDB(path) as db:
         assert sorted(hit.seq for hit in db.search("heron", own=True)) == [2, 3]
-
-
-def test_search_status_reports_missing_messages_and_errors(path: str, tmp_path: Path) -> None:
-    with SessionDB(path) as db:
-        assert db.admin.search_status() == {"exists": True, "behind": 0, "errors": []}
-        db.append_message("c", role="user", content="more")
-        assert db.admin.search_status()["behind"] == 1
-    Path(path + ".search").write_bytes(b"garbage" * 1000)
-    with SessionDB(path) as db:
-        assert db.admin.search_status()["errors"]
-    with SessionDB(tmp_path / "fresh.db") as db:
-        assert db.admin.search_status()["exists"] is False
-
-
-def test_search_after_close_opens_no_index(path: str) -> None:
-    db = SessionDB(path)
-    db.close()
-    with pytest.raises(errors.StoreClosed):
-        db.search("heron")
-    assert not [each for each in apsw.connections() if each.filename.startswith(os.path.realpath(path))]

@@ -68,18 +68,6 @@ def open_files(path: Path) -> list[str]:
     return [each for each in opened if os.path.lexists(each) and str(path) in os.readlink(each)]
 
 
-@pytest.mark.parametrize(("journal", "application"), [("delete", 42), ("wal", 0)])
-def test_database_of_another_program_is_refused_and_left_as_it_is(path: Path, journal: str, application: int) -> None:
-    raw(path, f"PRAGMA journal_mode = {journal}")
-    raw(path, f"PRAGMA application_id = {application}; CREATE TABLE theirs (x)")
-    path.chmod(0o644)
-    before = path.read_bytes()
-    with pytest.raises(errors.StoreUnusable, match="another program"):
-        SessionDB(path)
-    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (before, 0o644)
-    assert open_files(path) == []
-
-
 def test_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path) -> None:
     content = b"not a database, but quite long enough to be one" * 40
     path.write_bytes(content)
@@ -189,30 +177,7 @@ def test_write_is_refused_while_a_replaced_store_has_the_log_of_the_other(db: Se
     assert db.admin.fsck().ok
 
 
-def test_file_replaced_by_garbage_is_reported_as_damaged(db: SessionDB, path: Path) -> None:
-    other = path.with_name("other.db")
-    other.write_bytes(b"garbage" * 2000)
-    os.replace(other, path)
-    os.unlink(f"{path}-wal")
-    for _ in range(2):
-        with pytest.raises(errors.StoreCorrupt):
-            conversations.say(db, "talk", "b")
-    assert path.read_bytes() == b"garbage" * 2000
-
-
 # --- transactions and locks ------------------------------------------------------------------------------
-
-
-def test_wait_for_another_process_is_bounded(path: Path) -> None:
-    with SessionDB(path, durability="process-crash", write_timeout=0.1) as db:
-        conversations.begin(db, "talk", "a")
-        foreign = apsw.Connection(str(path))
-        foreign.execute("BEGIN IMMEDIATE")
-        with pytest.raises(errors.StoreBusy):
-            conversations.say(db, "talk", "b")
-        foreign.execute("ROLLBACK")
-        foreign.close()
-        assert conversations.say(db, "talk", "b")[0].seq == 2
 
 
 def test_wait_for_another_thread_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

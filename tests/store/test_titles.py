@@ -36,21 +36,6 @@ def test_any_text_is_cleaned_to_its_visible_characters(text: str) -> None:
     assert [one for one in kept if one != " "] == [one for one in text if one.isprintable() and not one.isspace()]
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [("  my\t\n plan  ", "my plan"), ("my\u2003plan", "my plan"), ("zero\u200bwidth", "zerowidth"),
-     ("\u202egnp.exe", "gnp.exe"), ("x" * 100, "x" * 100), (" " * 9000 + "x", "x")],
-)  # fmt: skip
-def test_title_is_stored_as_it_is_seen(text: str, kept: str) -> None:
-    assert titles.clean(text) == kept
-
-
-@pytest.mark.parametrize("text", ["", " \t\n", "\u200b\u200b", "\ud800", "x" * 101, "x" * 10_001, " " * 10_001])
-def test_unreadable_or_long_title_is_refused(text: str) -> None:
-    with pytest.raises(errors.InvalidArgument):
-        titles.clean(text)
-
-
 # --- titles made from a text -----------------------------------------------------------------------------------
 
 

@@ -73,22 +73,6 @@ def test_log_is_arranged_for_providers(case: str) -> None:
     assert (describe(arranged), running) == (expected, frozenset())
 
 
-@pytest.mark.parametrize(
-    ("turn_began", "expected", "running"),
-    [
-        (None, ["calls a", "closed a", "user", "calls b c", "closed b", "result c"], set()),
-        (2, ["calls a", "closed a", "user", "calls b c", "result c"], {"b"}),
-        (0, ["calls a", "user", "calls b c", "result c"], {"a", "b"}),
-        (3, ["calls a", "closed a", "user", "calls b c", "closed b", "result c"], set()),
-    ],
-)
-def test_only_calls_of_the_running_turn_stay_open(
-    turn_began: int | None, expected: list[str], running: set[str]
-) -> None:
-    arranged, still = tool_pairs.arrange(log("calls a", "user", "calls b c", "result c"), turn_began)
-    assert (describe(arranged), still) == (expected, running)
-
-
 def test_late_result_becomes_a_note_with_its_text() -> None:
     ((note,), _) = tool_pairs.arrange([said(1, "tool", "forty-two", answers="c9")], None)
     assert (note.role, note.tool_call_id, note.uid) == ("user", None, "late:u1")

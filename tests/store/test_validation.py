@@ -25,12 +25,6 @@ def test_whole_number_is_checked(value: object) -> None:
     assert str(caught.value).startswith("`limit` must be a whole number from 0 on, not ")
 
 
-@pytest.mark.parametrize("value", [True, math.nan, math.inf, -0.5, 10**400, "1", None])
-def test_duration_is_checked(value: object) -> None:
-    with pytest.raises(errors.InvalidArgument):
-        validation.check(validation.Duration, days=value)
-
-
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
