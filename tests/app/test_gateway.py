@@ -125,20 +125,6 @@ def test_hook_with_replies_to_a_missing_platform_is_reported(to: str | None, mis
     assert len(gateway.missing_platforms(hooks, {"loopback", "hooks"})) == missing
 
 
-def test_http_server_runs_where_it_is_needed() -> None:
-    loopback = gateway_settings.LoopbackSettings()
-    cases: list[tuple[dict[str, Any], bool]] = [
-        ({}, True),
-        ({"loopback": loopback}, False),
-        ({"loopback": loopback, "http": Http(port=1)}, True),
-        ({"loopback": loopback, "http": Http(tokens={"ann": "A"})}, True),
-        ({"loopback": loopback, "hooks": {"ci": hook("S")}}, True),
-        ({"http": Http(enabled=False)}, False),
-    ]
-    found = [gateway_settings.GatewaySettings(**said).has_http for said, _ in cases]
-    assert found == [wanted for _, wanted in cases]
-
-
 async def test_owner_does_not_find_messages_of_another(home: config.Settings) -> None:
     chat = memory_platform.MemoryPlatform()
     async with gateway.serve(configure(home), platforms=[chat]) as opened, asyncio.timeout(60):

@@ -11,7 +11,6 @@ import pytest
 from holdfast import config, errors, events
 from holdfast.app import compose, models
 from holdfast.model import ScriptedModel, base, local_servers, providers
-from tests.support import provider_process
 
 
 @pytest.fixture
@@ -114,22 +113,6 @@ async def test_offline_model_is_used_when_nothing_else_is_available(settings: co
         assert models.is_offline((await models.choose(replaced(settings, model=name))).model)
     other = replaced(settings, keys={"openai": KEY}, fallback=("offline",))
     assert not models.is_offline((await models.choose(other, "openai/some")).model)
-
-
-@pytest.mark.parametrize("named", [None, "ollama/llama3.2"])
-async def test_local_server_is_free(
-    settings: config.Settings, local_server: list[local_servers.RunningServer], named: str | None
-) -> None:
-    """A cost limit ends a turn whose reply has no known cost."""
-    with provider_process.playing(provider_process.called("list_files", "{}", tokens=10)) as played:
-        url = f"{played.url}/v1"
-        local_server.append(ollama("llama3.2", os.getuid(), url))
-        known = {**providers.PROVIDERS, "ollama": msgspec.structs.replace(providers.PROVIDERS["ollama"], base_url=url)}
-        limited = replaced(settings, limits=config.LimitsSection(cost=1.0), providers=known)
-        chosen = await models.choose(limited, named)
-        deltas = [each async for each in chosen.model.stream(base.Request(messages=()))]
-        await chosen.model.close()
-    assert [each.usage.cost for each in deltas if isinstance(each, base.UsageDelta)] == [0.0]
 
 
 @pytest.mark.parametrize(

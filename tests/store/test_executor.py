@@ -18,25 +18,6 @@ def threads() -> Iterator[executor.LoopExecutor]:
     made.close()
 
 
-async def test_cancelled_call_runs_and_delays_no_other(threads: executor.LoopExecutor) -> None:
-    begun, go_on, made = threading.Event(), threading.Event(), threading.Event()
-
-    def slow() -> None:
-        begun.set()
-        assert go_on.wait(60)
-        made.set()
-
-    async with asyncio.timeout(60):
-        task = asyncio.create_task(threads.call(slow))
-        await threads.call(lambda: begun.wait(60))
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        go_on.set()
-        assert await threads.call(lambda: 1) == 1
-    assert made.wait(60)
-
-
 def test_ended_loop_delays_no_call_of_the_next_one(threads: executor.LoopExecutor) -> None:
     begun, go_on = threading.Event(), threading.Event()
 

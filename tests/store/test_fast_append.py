@@ -46,15 +46,6 @@ def test_contended_append_waits_for_the_disk_without_the_lock(pair: two_hosts.Pa
     assert points == SHARED
 
 
-def test_stored_uid_and_ended_conversation_take_the_transaction(db: SessionDB, points: list[str]) -> None:
-    db.append_message("talk", role="user", content="c", uid="u")
-    points.clear()
-    assert db.append_message("talk", role="user", content="c", uid="u").duplicate
-    assert points[:4] == ["append.queued", "append.committing", "append.queued", "append.begun"]
-    db.end_conversation("talk", "done")
-    assert db.append_message("talk", role="user", content="d").resumed
-
-
 # --- outcomes that are unknown ---------------------------------------------------------------------------
 
 

@@ -190,18 +190,6 @@ def chat_leases_locked(pair: two_hosts.Pair, *names: str) -> Iterator[threading.
         holding.result()
 
 
-async def test_blocked_steps_delay_no_reader(pair: two_hosts.Pair) -> None:
-    names = [str(number) for number in range(6)]
-    with chat_leases_locked(pair, *names) as done:
-        async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
-            waiting = [asyncio.create_task(db.mail.acquire_chat_lease(name, holder="me")) for name in names]
-            await polling.until_async(lambda: count_blocked(pair) == len(names))
-            await asyncio.wait_for(db.contacts.all(), 30)
-            assert not any(each.done() for each in waiting)
-            done.set()
-            await asyncio.gather(*waiting)
-
-
 @pytest.mark.parametrize("has_refused_step", [True, False])
 async def test_blocked_step_of_a_group_delays_no_other(pair: two_hosts.Pair, has_refused_step: bool) -> None:
     with chat_leases_locked(pair, "locked") as done:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases, sessions, titles
-from holdfast.store.blobs import blobs
+from holdfast.store import compactions, conversation_row, deletion, leases
 from holdfast.store.driver import Tx
-from holdfast.store.mail import inbox
 from holdfast.store.records import processes
 from tests.support import conversations, postgres, two_hosts
 
@@ -71,35 +69,6 @@ def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hos
     assert talks.one.conversation("talk").last_seq == 2
 
 
-# --- unique values -----------------------------------------------------------------------------------------------
-
-
-def test_titles_taken_during_the_wait_are_not_used_again(talks: two_hosts.Pair) -> None:
-    branch = talks.meanwhile(
-        lambda tx: titles.set_title(tx, "other", "plan #2"), lambda: talks.other.branch("talk", branch_id="twig")
-    )
-    assert branch.title == "plan #3"
-    taken = talks.meanwhile(
-        lambda tx: titles.set_title(tx, "talk", "idea"), lambda: talks.other.set_session_title("other", "idea")
-    )
-    assert isinstance(taken, errors.TitleTaken)
-    assert taken.conversation == "talk"
-
-
-def test_route_and_inbox_key_taken_during_the_wait_are_refused(talks: two_hosts.Pair) -> None:
-    moved = talks.meanwhile(
-        lambda tx: sessions.bind_route(tx, "chat", "talk", 0, NOON),
-        lambda: talks.other.bind_route("chat", "other", version=0),
-    )
-    assert isinstance(moved, errors.RouteMoved)
-    assert (moved.conversation, moved.version) == ("talk", 1)
-    reused = talks.meanwhile(
-        lambda tx: inbox.add_entry(tx, conversation_row.lock(tx, "talk"), "k", "notice", "text", NOON),
-        lambda: talks.other.mail.add_inbox_entry("other", "k", "text"),
-    )
-    assert isinstance(reused, errors.IdTaken)
-
-
 # --- processes ---------------------------------------------------------------------------------------------------
 
 
@@ -144,24 +113,6 @@ def test_orphan_or_ghost_that_is_written_to_is_kept(pair: two_hosts.Pair) -> Non
     append = two_hosts.append(pair.one, "ghost", "not empty any more")
     assert pair.meanwhile(append, pair.other.admin.prune_empty_sessions) == 0
     assert len(pair.one.transcript("ghost")) == 1
-
-
-@pytest.mark.parametrize("collects", ["one", "other"])
-def test_attachment_named_or_stored_during_a_collection_is_kept(pair: two_hosts.Pair, collects: str) -> None:
-    digest = pair.one.blobs.put(b"picture").digest
-    pair.clock.advance(conversations.DAY + 1)
-
-    def name(tx: Tx) -> None:
-        tx.run("blob_known", digest=digest, size=7, media_type="image/png", at=pair.clock())
-
-    def collect(tx: Tx) -> None:
-        assert blobs._collect(tx, pair.one.blobs.files, set(), {}, pair.clock(), set()).blobs == 1
-
-    if collects == "other":
-        assert pair.meanwhile(name, pair.other.blobs.collect).blobs == 0
-    else:
-        pair.meanwhile(collect, lambda: pair.other.blobs.put(b"picture"))
-    assert two_hosts.content(pair.one, digest) == b"picture"
 
 
 # --- locks of several conversations ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import log, notifications, queries, validation
 from holdfast.store.postgres import notify
-from tests.support import conversations, polling, postgres
+from tests.support import conversations, mail, polling, postgres
 
 MOVED, CAME, FREED = (notifications.Hint(kind, "talk") for kind in ("moved", "came", "freed"))
 END = notifications.Hint("came", "end")
@@ -73,6 +73,8 @@ CALLS: dict[str, tuple[Callable[[SessionDB], object], set[notifications.Hint]]] 
     "folder": (lambda db: db.set_session_folder("talk", "/work"), set()),
     "metadata": (lambda db: db.set_session_metadata("talk", {"a": 1}), set()),
     "create": (lambda db: db.create_session("new", source="test"), set()),
+    "arrive": (lambda db: db.mail.add_inbound(mail.new()), {notifications.Hint("arrived", mail.ROUTE)}),
+    "post": (lambda db: db.mail.post(mail.reply(), key="k"), {notifications.Hint("outgoing", "far")}),
     "end": (lambda db: db.end_conversation("talk", "done"), {MOVED}),
     "delete": (lambda db: db.delete_conversation("talk"), {MOVED}),
 }
@@ -233,21 +235,6 @@ def test_too_many_hints_become_one_for_everything() -> None:
     many = [notifications.Hint("moved", str(number)) for number in range(notifications.MAX_HINTS + 1)]
     assert [notifications.decode(text, "you") for text in notifications.encode(many, "me")] == [notifications.LOST]
     assert len(notifications.encode(many[1:], "me")) == notifications.MAX_HINTS
-
-
-def test_changes_of_locked_conversations_routes_and_platforms_are_recorded() -> None:
-    recorder = notifications.HintRecorder()
-    recorder.record_lock((7, "talk", "owner"))
-    for seq in (4, 5):
-        recorder.record_change("message_insert", {"conversation": 7, "seq": seq})
-    recorder.record_change("conversation_update", {"key": 7})
-    recorder.record_change("inbox_insert", {"conversation": 7, "key": "the inbox key"})
-    recorder.record_change("lease_insert", {"conversation": 7})
-    recorder.record_change("message_insert", {"conversation": 8, "seq": 1})  # which was not locked
-    recorder.record_change("arrival_insert", {"route": "chat:1", "platform": "far", "key": "k"})
-    recorder.record_change("reply_insert", {"platform": "far", "key": None, "conversation": 7})
-    assert recorder.hints == {MOVED, CAME, ARRIVED, notifications.Hint("outgoing", "far")}
-    assert recorder.appended == {"talk": (4, 5)}
 
 
 # Queries that change a log, a view, an inbox, the mail or a lease, and why some of them do not notify.

@@ -76,19 +76,15 @@ def test_file_system_is_found_in_the_output_of_mount(folder: str, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "smbfs", "9p", "ceph", "fuse.sshfs", "fuse.rclone", "davfs"])
-def test_network_file_system_is_refused(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_local_file_systems_are_accepted(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sqlite_paths.filesystem("/") != ""
     monkeypatch.setattr(sqlite_paths, "filesystem", lambda _: kind)
     with pytest.raises(errors.StoreUnusable, match=kind.replace(".", r"\.")):
         SessionDB(path)
     assert list(path.parent.iterdir()) == []
-
-
-@pytest.mark.parametrize("kind", ["ext4", "zfs", "apfs", "tmpfs", "overlay", "fuseblk", ""])
-def test_local_file_system_is_accepted(kind: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_paths, "filesystem", lambda _: kind)
-    SessionDB(path).close()
-    assert path.exists()
+    for local in ("ext4", "zfs", "apfs", "tmpfs", "overlay", "fuseblk", ""):
+        monkeypatch.setattr(sqlite_paths, "filesystem", lambda _, local=local: local)
+        sqlite_paths.check_not_on_network(str(path.parent))
 
 
 # --- whose it is -----------------------------------------------------------------------------------------

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import NewMessage, SessionDB, errors
-from holdfast.store import conversation_row
+from holdfast import SessionDB, errors
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import transaction
 from tests.support import conversations, mail, postgres, two_hosts
@@ -66,26 +65,6 @@ def test_only_writes_that_need_not_be_durable_skip_the_disk(
     pair.one.mail.mark_delivered(reply.id)
     assert {operation for operation, value in waits.items() if value == "off"} == {"take", "begin", "send"}
     assert {"arrive", "append", "settle", "delivered"} <= waits.keys()
-
-
-def test_write_that_waits_too_long_is_busy(pair: two_hosts.Pair) -> None:
-    conversations.begin(pair.one, "talk", "a")
-    with SessionDB(pair.one.driver.target, write_timeout=0.2) as hasty:
-        hasty.append_message("talk", role="user", content="b")
-        calls: list[Callable[[], object]] = [
-            lambda: hasty.append_message("talk", role="user", content="c"),
-            lambda: hasty.append_messages("talk", [NewMessage(role="user", content=text) for text in "cd"]),
-            lambda: hasty.end_conversation("talk", "done"),
-        ]
-
-        def step(tx: Tx) -> None:
-            conversation_row.lock(tx, "talk")
-            for call in calls:
-                with pytest.raises(errors.StoreBusy):
-                    call()
-
-        pair.one.driver.write("test", step)
-        assert hasty.append_message("talk", role="user", content="c").seq == 3
 
 
 def test_leases_use_the_clock_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:

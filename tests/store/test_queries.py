@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-import pytest
-
 from holdfast.store import fsck, queries
 from holdfast.store.postgres import notify
 
@@ -59,24 +57,6 @@ def test_both_dialects_define_the_same_queries() -> None:
     for folder, only_postgres in (("", ONLY_POSTGRES), ("_search", {"index_weights"})):  # FTS5 weighs words by itself
         postgres, sqlite = set(queries.load(f"postgres{folder}")), set(queries.load(f"sqlite{folder}"))
         assert (postgres - sqlite, sqlite - postgres) == (only_postgres, set())
-
-
-def same(one: str, other: str) -> bool:
-    return one.split() == other.split()
-
-
-def test_equal_queries_are_common() -> None:
-    common = queries.read(queries.COMMON)
-    sqlite, postgres = map(queries.read, queries.DIALECTS)
-    for one, other in ((sqlite, common), (postgres, common), (sqlite, postgres)):
-        assert [name for name in one if name in other and same(one[name], other[name])] == []
-
-
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_query_is_one_statement(dialect: str) -> None:
-    for name, sql in queries.load(dialect).items():
-        assert sql, name
-        assert ";" not in sql, name
 
 
 def test_no_query_uses_md5() -> None:

@@ -86,19 +86,6 @@ def test_fence_contains_any_text(text: str) -> None:
     assert all(character.isprintable() or character in "\u200c\u200d" for line in inside for character in line)
 
 
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("# no heading", "\\# no heading"), ("1. no list", "1\\. no list"), ("---", "\\---"),
-        ("    no code", "&nbsp;" * 4 + "no code"), ("http://no.link", "http\\://no.link"),
-        ("www.no.link", "www\\.no.link"), ("at 20:47, a - b", "at 20:47, a - b"), ("<b>&amp;", "\\<b\\>\\&amp;"),
-        ("one\ntwo\n\n\nthree\n", "one  \ntwo\n\nthree"),
-    ],
-)  # fmt: skip
-def test_marks_are_escaped_where_they_have_a_meaning(text: str, escaped: str) -> None:
-    assert render.escape_markdown(text) == escaped
-
-
 # --- whole pages ---------------------------------------------------------------------------------------
 
 

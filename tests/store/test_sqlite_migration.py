@@ -30,13 +30,6 @@ def test_tables_are_compared_column_by_column(other: str, same: bool) -> None:
     assert (sqlite_migration.normalize_declaration(TABLE) == sqlite_migration.normalize_declaration(other)) is same
 
 
-def test_new_store_has_no_fault(tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "store.db") as db:
-        db.search("anything")
-        assert db.driver.schema_faults() == []
-        assert db.driver.open_search_index().schema_faults() == []
-
-
 def test_repair_at_the_next_open_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with SessionDB(tmp_path / "store.db"):
         pass

@@ -11,12 +11,7 @@ from holdfast import errors, types
 from holdfast.store import validation
 
 
-class Indexed:
-    def __index__(self) -> int:
-        return 1
-
-
-@pytest.mark.parametrize("value", [True, -1, 2**63, 10**400, 1.0, "1", None, Indexed(), "\ud800"])
+@pytest.mark.parametrize("value", [True, -1, 2**63, 10**400, 1.0, "1", None, "\ud800"])
 def test_whole_number_is_checked(value: object) -> None:
     validation.check(validation.WholeNumber, limit=2**63 - 1)
     with pytest.raises(errors.InvalidArgument) as caught:
