@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import suppress
 from pathlib import Path
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
-from holdfast.app import process_records
+from holdfast.app import compose, process_records
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.tools.shell import background
@@ -16,45 +15,24 @@ from tests.support import agents, conversations
 from tests.support.runtimes import events_until
 
 
-class Program:
-    """One program at work on a store: its runtime, and its watcher of processes."""
-
-    def __init__(self, db: AsyncSessionDB, home: Path, replies: list[str]) -> None:
-        self.model = ScriptedModel(replies)
-
-        async def build(conversation_id: str) -> AIAgent:
-            return agents.agent(db, self.model, session_id=conversation_id)
-
-        self.door = runtime.Runtime(db, build)
-        self.processes = background.BackgroundProcesses(
-            process_records.ProcessRecords(db, self.door.check_inbox), str(home), lambda: {"PATH": os.environ["PATH"]}
-        )
-        self._watcher = background.Watcher(self.processes, shortest=0.02, longest=0.05, idle=0.05)
-
-    async def __aenter__(self) -> Program:
-        self._watching = asyncio.create_task(self._watcher.run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._watching
-        await self.door.close()
-
-
-async def begun(db: AsyncSessionDB) -> None:
-    create = types.NewConversation(source="test")
-    await db.append_message("talk", role="user", content="Hello.", create=create)
-    await db.append_message("talk", role="assistant", content="Good day.")
-
-
 async def test_end_of_a_process_is_reported_to_subscribers(tmp_path: Path) -> None:
     async with agents.store(str(tmp_path / "store.db")) as db:
-        await begun(db)
-        async with Program(db, tmp_path, ["I see."]) as program:
-            with program.door.subscribe("talk") as listening:
-                await program.processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
-                seen = await events_until(listening, events.TurnFinished)
+
+        async def build(conversation_id: str) -> AIAgent:
+            return agents.agent(db, ScriptedModel(["I see."]), session_id=conversation_id)
+
+        await db.append_message("talk", role="user", content="Hi", create=types.NewConversation(source="test"))
+        await db.append_message("talk", role="assistant", content="Hello.")
+        running = runtime.Runtime(db, build)
+        records = process_records.ProcessRecords(db, running.check_inbox)
+        processes = background.BackgroundProcesses(records, str(tmp_path), lambda: {"PATH": os.environ["PATH"]})
+        watcher = background.Watcher(processes, shortest=0.02, longest=0.05, idle=0.05)
+        watching = asyncio.create_task(watcher.run())
+        with running.subscribe("talk") as listening:
+            await processes.start("talk", "echo so far so good; exit 3", str(tmp_path))
+            seen = await events_until(listening, events.TurnFinished)
+        await compose.cancel(watching)
+        await running.close()
         (started,) = [each.event for each in seen if isinstance(each.event, events.TurnStarted)]
         assert started.notice == "process"
         assert "exited with code 3" in started.text
@@ -65,7 +43,7 @@ async def test_end_of_a_process_is_reported_to_subscribers(tmp_path: Path) -> No
 
 
 async def test_end_recorded_by_another_program_is_noticed_once(db: AsyncSessionDB) -> None:
-    await begun(db)
+    await db.append_message("talk", role="user", content="Hello.", create=types.NewConversation(source="test"))
     came: list[str] = []
     records = process_records.ProcessRecords(db, came.append)
     for name in ("p1", "p2"):

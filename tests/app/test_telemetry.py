@@ -64,20 +64,14 @@ class Tracers(trace.TracerProvider, trace.Tracer):
 
 async def test_inbound_turns_and_sends_are_traced_without_content(db: AsyncSessionDB) -> None:
     tracers = Tracers()
-
     with telemetry.install(tracers) as wrap:
-        async with gateways.open_gateway(db, wrap(ScriptedModel(["secret words"], name="lab/small"))) as (
-            running,
-            chat,
-        ):
+        model = wrap(ScriptedModel(["secret words"], name="lab/small"))
+        async with gateways.open_gateway(db, model) as (running, chat):
             await chat.say("secret words", sender="ann", name="Ann")
             await chat.replies(1)
             await gateways.quiet(running, db)
-    assert sorted(each.name for each in tracers.seen if each.name.startswith("holdfast.")) == [
-        "holdfast.arrival",
-        "holdfast.send",
-        "holdfast.turn",
-    ]
+    names = sorted(each.name for each in tracers.seen if each.name.startswith("holdfast."))
+    assert names == ["holdfast.arrival", "holdfast.send", "holdfast.turn"]
     (turn,) = [each for each in tracers.seen if each.name == "holdfast.turn"]
     assert (turn.attributes["holdfast.platform"], turn.attributes["holdfast.attempts"]) == ("loopback", 1)
     assert turn.attributes["holdfast.arrival"] == tracers.seen[0].attributes["holdfast.arrival"]
