@@ -120,7 +120,7 @@ async def offered(settings: config.Settings, **changes: object) -> tuple[set[str
         return {spec.name for spec in agent.tools.specs}, app.notice
 
 
-async def test_agent_has_its_own_tools_and_those_of_plug_ins(
+async def test_agent_has_its_own_tools_and_plug_in_tools(
     settings: config.Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))

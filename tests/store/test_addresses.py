@@ -251,3 +251,17 @@ def test_connection_failure_has_reason_and_remedy(text: str, reason: str, transi
     assert found.reason.startswith(reason)
     assert found.transient == transient
     assert remedy in found.remedy if remedy else found.remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "location"),
+    [
+        ({"host": "db.example", "port": "5433"}, "db.example, port 5433"),
+        ({"hostaddr": "10.0.0.1"}, "10.0.0.1, port 5432"),
+        ({"host": "/run/postgresql"}, "the socket in /run/postgresql, port 5432"),
+        ({}, "this machine, port 5432"),
+        ({"service": "chats"}, "the service chats"),
+    ],
+)
+def test_location_is_described_briefly(settings: dict[str, str], location: str) -> None:
+    assert connection.describe_location(settings) == location

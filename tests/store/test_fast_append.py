@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import SessionDB, types
 from holdfast.store import log
+from holdfast.store.postgres import fast_append
 from tests.support import conversations, round_trips, two_hosts
 
 FAST = ["append.queued", "append.committing", "append.committed"]
@@ -80,3 +81,11 @@ def test_compaction_commit_takes_two_round_trips(db: SessionDB, monkeypatch: pyt
         assert db.leases() == []
     # The first commits prepare their statements.
     assert counts[-1] <= 2
+
+
+def test_oldest_conversation_leaves_a_full_cache() -> None:
+    tails = fast_append.TailCache()
+    for number in range(fast_append.MAX_CONVERSATIONS + 1):
+        tails.record_session(f"s{number}", types.Receipt(1, "u", f"s{number}", f"c{number}", 1, None, False, False))
+    requests = [log.AppendRequest(name, [types.NewMessage(role="user", content="x")], 1.0) for name in ("s0", "s1")]
+    assert [tails.build_parameters(request, None) is None for request in requests] == [True, False]

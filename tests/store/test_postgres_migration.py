@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import re
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import SessionDB, errors, fault_points
+from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
 from holdfast.store.postgres import definitions
@@ -57,19 +58,19 @@ def _lines(connection: Connection, key: str) -> list[str]:
 # --- making -----------------------------------------------------------------------------------------------
 
 
-def test_concurrent_opens_create_the_schema_once(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reached: list[str] = []
-    monkeypatch.setattr(fault_points, "hook", reached.append)
+def test_concurrent_opens_create_the_schema_once(points: list[str]) -> None:
+    name = f'"Not ""there"", {secrets.token_hex(4)}"'  # the schema that the address names does not exist
 
-    def opened(_: int) -> None:
-        with psycopg.connect(empty, autocommit=True) as connection:
+    def open_store(_: int) -> None:
+        with psycopg.connect(postgres.dsn(), autocommit=True) as connection:
+            connection.execute(f"SET search_path = {name}")
             _prepare(connection)
             assert _faults(connection) == []
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(opened, range(4)))
-    assert reached.count("migrate.CREATE TABLE messages") == 1
-    assert reached.count("migrate.labels") == 1
+        list(pool.map(open_store, range(4)))
+    postgres.admin().execute(f"DROP SCHEMA {name} CASCADE")
+    assert points.count("migrate.CREATE TABLE messages") == points.count("migrate.labels") == 1
 
 
 def test_interrupted_creation_is_repeated(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,3 +318,12 @@ def test_role_that_cannot_create_the_store_is_refused_with_the_reason(empty: str
         SessionDB(postgres.with_schema(postgres.dsn(), schema, role))
     with pytest.raises(errors.StoreUnusable, match=f"no schema nowhere, and the role {role} may not create one"):
         SessionDB(postgres.with_schema(postgres.dsn(), "nowhere", role))
+
+
+def test_granted_role_works_without_leases_when_their_table_is_lost(made: Connection, granted: str, role: str) -> None:
+    with SessionDB(granted) as db:
+        steps.begin(db, "talk", "a")
+        made.execute(f"REVOKE ALL ON leases FROM {role}")
+        assert isinstance(db.begin_compaction("talk"), types.Snapshot)
+        made.execute("DROP TABLE leases")
+        assert isinstance(db.begin_compaction("talk"), types.Snapshot)
