@@ -1,122 +1,164 @@
-"""The agent for editors as the program puts it together: each session works in its own folder, all in one store."""
+"""The agent for editors as the program builds it: each session has its own folder, terminals and tool servers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from acp import exceptions
 
 from holdfast import SessionDB, config
 from holdfast.acp import channel
-from holdfast.app import acp
+from holdfast.app import acp as program
 from holdfast.tools.permissions import rules as permissions_rules
-from tests.app import test_running
-from tests.support import acp_editor
-from tests.tools import test_plugins
+from tests.support import acp_editor, acp_sdk_client, mcp_servers, polling
+from tests.support import processes as leashes
+
+EVERYTHING = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
 
 
-def run(home: Path, story: Callable[[acp_editor.Editor], Awaitable[None]], **settings: Any) -> None:
-    """Tell a story of an editor that is served by the whole program but for its process."""
-    plain = test_running.settings(home)
-    given = config.Settings(**{**{name: getattr(plain, name) for name in plain.__struct_fields__}, **settings})
+class Editor(acp_editor.Editor):
+    """An editor that also answers for its files and terminals."""
 
-    async def told() -> None:
-        async with asyncio.timeout(60):
-            person = acp_editor.Editor(None)  # type: ignore[arg-type]
-            wire = channel.EditorChannel(person, "1.0")
-            person.asking("initialize", protocolVersion=1)
-            assert await wire.wait_initialized()
-            serving = asyncio.create_task(acp.serve(wire, given))
-            try:
-                await story(person)
-            finally:
-                person.leave()
-                await serving
+    def __init__(self) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self.desk = acp_sdk_client.Editor(session=None)
+        self._tasks = set[asyncio.Task[None]]()
+        self._handlers: dict[str, Callable[..., Awaitable[Any]]] = {
+            "fs/read_text_file": self.desk.read_text_file,
+            "fs/write_text_file": self.desk.write_text_file,
+            "terminal/create": self.desk.create_terminal,
+            "terminal/output": self.desk.terminal_output,
+            "terminal/wait_for_exit": self.desk.wait_for_terminal_exit,
+            "terminal/kill": self.desk.kill_terminal,
+            "terminal/release": self.desk.release_terminal,
+        }
 
-    asyncio.run(told())
-    with SessionDB(home / "store.db") as db:
+    async def send(self, frame: bytes) -> None:
+        await super().send(frame)
+        request = self.frames[-1]
+        if (handler := self._handlers.get(request.get("method", ""))) is not None:
+            task = asyncio.create_task(self._answer(request["id"], handler, request["params"]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, number: Any, handler: Callable[..., Awaitable[Any]], params: dict[str, Any]) -> None:
+        names = {"sessionId": "session_id", "terminalId": "terminal_id", "outputByteLimit": "output_byte_limit"}
+        try:
+            made = await handler(**{names.get(name, name): value for name, value in params.items()})
+        except exceptions.RequestError as error:
+            self.say({"jsonrpc": "2.0", "id": number, "error": error.to_error_obj()})
+            return
+        result = made.model_dump(mode="json", by_alias=True, exclude_none=True) if made is not None else {}
+        self.say({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+@asynccontextmanager
+async def serve(settings: config.Settings, capabilities: dict[str, Any] | None = None) -> AsyncIterator[Editor]:
+    """An editor with these capabilities, served by the program in this process."""
+    async with asyncio.timeout(60):
+        editor = Editor()
+        wire = channel.EditorChannel(editor, "1.0")
+        greeting = editor.asking("initialize", protocolVersion=1, clientCapabilities=capabilities or {})
+        assert await wire.wait_initialized()
+        await greeting
+        serving = asyncio.create_task(program.serve(wire, settings))
+        try:
+            yield editor
+        finally:
+            editor.leave()
+            await serving
+    with SessionDB(settings.database) as db:
         assert db.admin.fsck().ok
 
 
-def folder(home: Path, name: str, words: str) -> str:
-    made = home / name
-    made.mkdir()
-    (made / "notes.txt").write_text(words)
-    return str(made)
+@pytest.fixture
+def folders(tmp_path: Path) -> list[str]:
+    """Two project folders, each with a file `notes.txt`."""
+    made = [tmp_path / "one", tmp_path / "two"]
+    for folder, text in zip(made, ("the sea", "the moor"), strict=True):
+        folder.mkdir()
+        (folder / "notes.txt").write_text(f"{text}\n")
+    return [str(folder) for folder in made]
 
 
-def test_two_sessions_work_in_two_folders(tmp_path: Path) -> None:
-    one, two = folder(tmp_path, "one", "the sea"), folder(tmp_path, "two", "the moor")
-
-    async def story(editor: acp_editor.Editor) -> None:
+async def test_two_sessions_work_in_two_folders_of_one_store(settings: config.Settings, folders: list[str]) -> None:
+    one, two = folders
+    async with serve(settings) as editor:
         first, second = await editor.new(one), await editor.new(two)
         await asyncio.gather(editor.prompt(first, "read notes.txt"), editor.prompt(second, "read notes.txt"))
         assert "the sea" in editor.text(session=first)
         assert "the moor" in editor.text(session=second)
         await editor.prompt(first, "read ../two/notes.txt")
+        assert "the moor" not in editor.text(session=first)
         found = (await editor.ask("session/list", cwd=two))["sessions"]
         assert [(each["sessionId"], each["cwd"]) for each in found] == [(second, two)]
-        assert "the moor" not in editor.text(session=first)
-
-    run(tmp_path, story)
-
-
-def test_more_folders_are_read_where_the_editor_names_them(tmp_path: Path) -> None:
-    one, two = folder(tmp_path, "one", "the sea"), folder(tmp_path, "two", "the moor")
-
-    async def story(editor: acp_editor.Editor) -> None:
-        session = await editor.new(one, additionalDirectories=[two])
-        await editor.prompt(session, f"read {two}/notes.txt")
-        assert "the moor" in editor.text(session=session)
-
-    run(tmp_path, story)
+        third = await editor.new(one, additionalDirectories=[two])
+        await editor.prompt(third, f"read {two}/notes.txt")
+        assert "the moor" in editor.text(session=third)
+        assert editor.desk.asked == []  # it offers neither files nor terminals
+    with SessionDB(settings.database) as db:
+        head = db.head(second)
+        assert (head.conversation_id, head.source) == (second, "editor")
+        assert [each.role for each in db.transcript(second)][::3] == ["user", "assistant"]
 
 
-def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
-    one = folder(tmp_path, "one", "the sea")
+async def test_rules_hold_in_the_folder_of_the_session(settings: config.Settings, folders: list[str]) -> None:
     rules = (
         permissions_rules.parse_rule("deny", "read_file(notes.txt)"),
         permissions_rules.parse_rule("allow", "shell(pwd)"),
     )
-
-    async def story(editor: acp_editor.Editor) -> None:
-        session = await editor.new(one)
+    async with serve(msgspec.structs.replace(settings, permissions=rules)) as editor:
+        session = await editor.new(folders[0])
         await editor.prompt(session, "read notes.txt")
         assert "the sea" not in editor.text()
         await editor.prompt(session, "run `pwd`")
-        assert one in str(editor.told("tool_call_update")[-1])
+        assert folders[0] in str(editor.told("tool_call_update")[-1])
         assert editor.questions == []
 
-    run(tmp_path, story, permissions=rules)
 
-
-def test_a_tool_of_another_package_does_not_take_the_place_of_the_plan(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("late", [False, True])
+async def test_unsaved_files_are_read_and_commands_run_in_the_editors_terminal(
+    settings: config.Settings, folders: list[str], late: bool
 ) -> None:
-    site = tmp_path / "site"
-    site.mkdir()
-    monkeypatch.syspath_prepend(str(site))
-    test_plugins.installed(site, "sly", {"a": ":update_plan"}, test_plugins.TOOL.format(name="update_plan"))
+    async with serve(settings, {} if late else EVERYTHING) as editor:
+        if late:
+            await editor.asking("initialize", protocolVersion=1, clientCapabilities=EVERYTHING)
+        session = await editor.new(folders[0])
+        editor.desk.buffers[f"{folders[0]}/notes.txt"] = "not saved\n"
+        assert await editor.prompt(session, "read notes.txt") == "end_turn"
+        assert editor.told("tool_call")[-1]["locations"] == [{"path": f"{folders[0]}/notes.txt"}]
+        assert "1\tnot saved" in editor.text()
+        assert await editor.prompt(session, "run echo here; pwd") == "end_turn"
+        shown = [each for each in editor.told("tool_call_update") if each.get("content")]
+        assert {"type": "terminal", "terminalId": "terminal-1"} in shown[-1]["content"]
+        assert shown[-1]["status"] == "completed"
+        assert f"here\n{folders[0]}\n[exit code 0]" in editor.text()
+        assert editor.desk.terminals == {}
 
-    async def story(editor: acp_editor.Editor) -> None:
-        assert await editor.prompt(await editor.new(str(tmp_path)), "hello") == "end_turn"
 
-    run(tmp_path, story)
-    assert "The plug-in sly has a tool update_plan" in caplog.text
-
-
-def test_what_was_said_is_kept_under_the_name_of_editors(tmp_path: Path) -> None:
-    names = list[str]()
-
-    async def story(editor: acp_editor.Editor) -> None:
-        names.append(await editor.new(str(tmp_path)))
-        await editor.prompt(names[0], "hello")
-
-    run(tmp_path, story)
-    with SessionDB(tmp_path / "store.db") as db:
-        (head,) = db.list_sessions()
-        assert (head.conversation_id, head.source) == (names[0], "editor")
-        assert [each.role for each in db.transcript(names[0])] == ["user", "assistant"]
+async def test_tool_servers_belong_to_the_session_that_brought_them(settings: config.Settings, tmp_path: Path) -> None:
+    with leashes.leashed() as leash:
+        async with serve(settings, EVERYTHING) as editor:
+            server = {
+                "name": "raw",
+                "command": sys.executable,
+                "args": ["-I", str(mcp_servers.HERE / "mcp_raw_server.py"), "plain"],
+                "env": [{"name": leashes.NAME, "value": leash.environment[leashes.NAME]}],
+            }
+            first = str((await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[server]))["sessionId"])
+            second = await editor.new(str(tmp_path))
+            await editor.prompt(first, "/tools")
+            assert "raw__echo" in editor.text(session=first)
+            await editor.prompt(second, "/tools")
+            assert "read_file" in editor.text(session=second)
+            assert "raw__echo" not in editor.text(session=second)
+            assert leash.at_large()
+            await editor.ask("session/close", sessionId=first)
+            await polling.until_async(lambda: not leash.at_large(), "the server has ended with its session")

@@ -1,4 +1,4 @@
-"""Log lines: one a line, and no secret in any."""
+"""Log records: one line each, limited, and without secrets."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def record(message: str, *given: object, error: BaseException | None = None) -> 
     return logging.LogRecord("holdfast.gateway", logging.WARNING, "", 0, message, given, info)
 
 
+@pytest.fixture
+def logged(tmp_path: Path) -> config.Settings:
+    """Settings with a log file."""
+    return msgspec.structs.replace(config.load({}, files=False), log=str(tmp_path / "own.log"))
+
+
+def test_record_is_one_line_with_its_fields() -> None:
+    said = json.loads(logs.RedactingFormatter("json").format(record("two\nlines")))
+    assert (said["level"], said["logger"], said["message"]) == ("warning", "holdfast.gateway", "two\nlines")
+    assert said["time"].endswith("Z")
+    assert "\n" not in logs.RedactingFormatter("text").format(record("from %s", "eve\n2026 ERROR all is lost"))
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize(
     ("message", "given"),
@@ -41,34 +54,21 @@ def test_no_secret_is_logged(form: logs.LogFormat, message: str, given: tuple[ob
     assert "ValueError" in line
 
 
-def test_a_json_line_has_what_programs_look_for() -> None:
-    said = json.loads(logs.RedactingFormatter("json").format(record("two\nlines")))
-    assert {name: said[name] for name in ("level", "logger", "message")} == {
-        "level": "warning",
-        "logger": "holdfast.gateway",
-        "message": "two\nlines",
-    }
-    assert said["time"].endswith("Z")
-
-
-def test_what_somebody_wrote_does_not_begin_a_line_of_its_own() -> None:
-    assert "\n" not in logs.RedactingFormatter("text").format(record("from %s", "eve\n2026 ERROR all is lost"))
-
-
-def test_the_secrets_of_settings_are_known(tmp_path: Path) -> None:
-    settings = msgspec.structs.replace(
-        config.load({}, files=False), keys={"openai": config.Secret("key-one")}, secrets={"X": config.Secret("key-two")}
-    )
-    stream, file = io.StringIO(), tmp_path / "own.log"
+def test_secrets_of_the_settings_are_redacted(logged: config.Settings, tmp_path: Path) -> None:
+    stream = io.StringIO()
+    secrets = {"keys": {"openai": config.Secret("key-one")}, "secrets": {"X": config.Secret("key-two")}}
     before = logging.getLogger().level, list(logging.getLogger().handlers)
-    with logs.log_to(stream, "text", "info", msgspec.structs.replace(settings, log=str(file))):
+    with logs.log_to(stream, "text", "info", msgspec.structs.replace(logged, **secrets)):
         logging.getLogger("holdfast.test").info("key-one and key-two")
         logging.getLogger("holdfast.test").debug("nothing of this")
         logging.getLogger("uvicorn.error").info("nor of this")
     assert stream.getvalue().endswith("[redacted] and [redacted]\n")
     assert stream.getvalue().count("\n") == 1
-    assert file.read_text("utf-8") == stream.getvalue()
+    assert (tmp_path / "own.log").read_text("utf-8") == stream.getvalue()
     assert (logging.getLogger().level, logging.getLogger().handlers) == before
+    missing = msgspec.structs.replace(logged, log=str(tmp_path / "no" / "own.log"))
+    with pytest.raises(errors.SettingInvalid, match="cannot be written"):
+        logs.log_to(stream, "text", "info", missing).__enter__()
 
 
 @pytest.mark.parametrize(("level", "logged"), [("info", False), ("warning", False), ("debug", True)])
@@ -80,35 +80,24 @@ def test_libraries_log_requests_only_at_debug_and_without_the_query(level: str, 
     assert stream.getvalue().endswith(expected) if logged else stream.getvalue() == ""
 
 
-def test_a_log_that_cannot_be_written_is_said_so(tmp_path: Path) -> None:
-    settings = msgspec.structs.replace(config.load({}, files=False), log=str(tmp_path / "no" / "own.log"))
-    with (
-        pytest.raises(errors.SettingInvalid, match="cannot be written"),
-        logs.log_to(io.StringIO(), "text", "info", settings),
-    ):
-        pass
-
-
-def test_what_happens_a_thousand_times_is_not_written_a_thousand_times(tmp_path: Path) -> None:
-    stream, file = io.StringIO(), tmp_path / "log"
-    settings = msgspec.structs.replace(config.load({}, files=False), log=str(file))
-    with logs.log_to(stream, "text", "info", settings):
+def test_repeated_records_are_limited(logged: config.Settings, tmp_path: Path) -> None:
+    stream = io.StringIO()
+    with logs.log_to(stream, "text", "info", logged):
         logger = logging.getLogger("holdfast.gateway")
-        for number in range(5 * logs.MAX_RECORDS):
-            logger.warning("again: %d", number)
+
+        def repeated(seconds: float = 0.0) -> logging.LogRecord:
+            made = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "again", (), None)
+            made.created += seconds
+            return made
+
+        for _ in range(5 * logs.MAX_RECORDS):
+            logger.handle(repeated())
         logger.warning("another")
-        later = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "later", (), None)
-        for handler in logging.getLogger().handlers:
-            for seldom in [each for each in handler.filters if isinstance(each, logs.RateLimitFilter)]:
-                # A while after the flood.
-                place = next(iter(seldom._seen))
-                later.pathname, later.lineno = place
-                later.created += logs.PERIOD_SECONDS
-        logger.handle(later)
-    for lines in (stream.getvalue().splitlines(), file.read_text().splitlines()):
-        assert len([line for line in lines if "again" in line]) == logs.MAX_RECORDS
+        logger.handle(repeated(logs.PERIOD_SECONDS))
+    for lines in (stream.getvalue().splitlines(), (tmp_path / "own.log").read_text().splitlines()):
+        assert len([line for line in lines if line.endswith("again")]) == logs.MAX_RECORDS
         assert lines[-2].endswith("another")
-        assert lines[-1].endswith(f"later ({4 * logs.MAX_RECORDS:,} earlier records like this were suppressed)")
+        assert lines[-1].endswith(f"again ({4 * logs.MAX_RECORDS:,} earlier records like this were suppressed)")
 
 
 def test_log_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:

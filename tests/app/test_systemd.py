@@ -1,4 +1,4 @@
-"""What systemd is told of a process that it started."""
+"""Notifications for systemd."""
 
 from __future__ import annotations
 
@@ -11,26 +11,19 @@ import pytest
 
 from holdfast.app import systemd
 
-HERE = str(os.getpid())
-
 
 @pytest.mark.parametrize(
-    ("environ", "wanted"),
-    [
-        ({}, None),
-        ({"WATCHDOG_USEC": "60000000"}, 30.0),
-        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": HERE}, 30.0),
-        pytest.param({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, None, id="of another process"),
-        pytest.param({"WATCHDOG_USEC": "0"}, None, id="none"),
-        ({"WATCHDOG_USEC": "soon"}, None),
-        ({"WATCHDOG_USEC": "-1"}, None),
-    ],
-)
-def test_signs_of_life_come_twice_as_often_as_they_are_wanted(environ: dict[str, str], wanted: float | None) -> None:
-    assert systemd.watchdog_interval(environ) == wanted
+    ("usec", "pid", "expected"),
+    [("", "", None), ("60000000", "", 30.0), ("60000000", "own", 30.0), ("60000000", "1", None), ("0", "", None),
+     ("soon", "", None), ("-1", "", None)],
+)  # fmt: skip
+def test_watchdog_interval_is_half_of_the_timeout(usec: str, pid: str, expected: float | None) -> None:
+    pid = str(os.getpid()) if pid == "own" else pid
+    environ = {name: value for name, value in (("WATCHDOG_USEC", usec), ("WATCHDOG_PID", pid)) if value}
+    assert systemd.watchdog_interval(environ) == expected
 
 
-async def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
+async def test_heartbeats_end_with_the_block(tmp_path: Path) -> None:
     path = str(tmp_path / "n")
     tasks_before = len(asyncio.all_tasks())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
@@ -48,7 +41,7 @@ async def test_signs_of_life_end_with_the_block(tmp_path: Path) -> None:
         assert len(asyncio.all_tasks()) == tasks_before
 
 
-def test_where_nobody_listens_nothing_fails(tmp_path: Path) -> None:
+def test_notify_without_a_socket_returns_false(tmp_path: Path) -> None:
     assert not systemd.notify({}, "READY=1")
     assert not systemd.notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
     assert not systemd.notify({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, "READY=1")

@@ -9,8 +9,7 @@ import pytest
 
 from holdfast.store.db import SessionDB
 from tests.faults import importing, moving, zygote
-from tests.store.test_copy import furnish, told
-from tests.support import conversations, postgres
+from tests.support import conversations, full_store, postgres
 
 KILLS = 6
 
@@ -29,9 +28,9 @@ def test_kill_anywhere_in_a_copy_and_the_next_one_ends_the_same(
 ) -> None:
     source, clock, kinds = in_file(place, "source"), conversations.Clock(), ("copy", "blob")
     with SessionDB(source, clock=clock) as db:
-        furnish(db, clock)
+        full_store.fill(db, clock)
         importing.fill(db)
-        wanted = told(db)
+        wanted = full_store.dump(db)
     watched = zygote.run(moving.move, "", {"source": source, "target": make(place, "watched")}, points=kinds)
     assert {"copy.import_compaction", "copy.copy_act", "copy.restore_counters"} <= set(watched.reached)
     count = len(watched.reached)
@@ -44,6 +43,6 @@ def test_kill_anywhere_in_a_copy_and_the_next_one_ends_the_same(
             finished.add(not other.admin.is_unfinished_copy())
             report = db.admin.copy_to(other.admin)
             assert report.digest == watched.value
-            assert told(other) == wanted, watched.reached[at]
+            assert full_store.dump(other) == wanted, watched.reached[at]
             assert other.admin.fsck().ok
     assert False in finished

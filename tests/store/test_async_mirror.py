@@ -17,11 +17,6 @@ def test_stub_is_up_to_date() -> None:
     assert async_stubs.PATH.read_text("utf-8") == async_stubs.generate(), "Run `python -m tests.async_stubs`."
 
 
-def test_every_public_method_of_the_store_is_mirrored() -> None:
-    names = facets.methods(AsyncSessionDB) - {"run", "share"}
-    assert names == facets.methods(SessionDB)
-
-
 @pytest.mark.parametrize("call", sorted(facets.calls() - {"close"}))
 def test_mirrored_method_is_a_coroutine_function_with_the_same_parameters(db: AsyncSessionDB, call: str) -> None:
     mirrored = operator.attrgetter(call)(db)

@@ -1,30 +1,20 @@
-"""The search index in tables: brought on by one host at a time, whole whatever is killed, and no trace of what went."""
+"""The search index in PostgreSQL: updated by one host at a time, whole after a kill, without removed words."""
 
 from __future__ import annotations
 
 import json
 import random
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import psycopg
 import pytest
 
 from holdfast import SessionDB, errors, fault_points
 from holdfast.store import queries
 from holdfast.store.search import postgres_index, query_parser
-from tests.support import postgres
-
-CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    dsn = postgres.fresh()
-    yield dsn
-    postgres.give_back(dsn)
+from tests.support import conversations
 
 
 def _talk(db: SessionDB, name: str, *contents: str) -> None:
@@ -38,7 +28,7 @@ def _rows(address: str, sql: str) -> list[tuple[Any, ...]]:
 
 
 def _whole(address: str) -> tuple[list[tuple[Any, ...]], ...]:
-    """All that the index says of messages, whatever the order in which it learnt it."""
+    """Everything in the index, in an order that does not depend on when it was indexed."""
     places = (
         "SELECT w.*, ARRAY(SELECT unnest(places) ORDER BY 1) FROM search_words w ORDER BY word, conversation, block"
     )
@@ -50,34 +40,32 @@ def _whole(address: str) -> tuple[list[tuple[Any, ...]], ...]:
     )
 
 
-def test_two_hosts_that_search_at_once_index_each_message_once(address: str) -> None:
+def _words(address: str, pattern: str) -> list[str]:
+    return [word for (word,) in _rows(address, f"SELECT word FROM search_words WHERE word LIKE '{pattern}'")]
+
+
+@pytest.fixture
+def short_lock_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait only briefly for another host that updates the index."""
+    monkeypatch.setattr(postgres_index, "_BEGIN", postgres_index._BEGIN.replace("'2s'", "'20ms'"))
+
+
+def test_concurrent_hosts_index_each_message_once(address: str) -> None:
     with SessionDB(address) as one, SessionDB(address) as two:
         for number in range(6):
             _talk(one, f"c{number}", *[f"gull {n} of {number}" for n in range(20)])
-        start, done = threading.Barrier(2), []
-
-        def catch_up(db: SessionDB) -> None:
-            start.wait()
-            done.append(db.admin.update_search_index())
-
-        hosts = [threading.Thread(target=catch_up, args=(db,)) for db in (one, two)]
-        for host in hosts:
-            host.start()
-        for host in hosts:
-            host.join()
+        done = conversations.at_once(one.admin.update_search_index, two.admin.update_search_index)
         assert sum(done) == 120
         assert _rows(address, "SELECT messages FROM search_totals") == [(120,)]
         assert len(one.search("gull", limit=1000)) == 120
 
 
 class Killed(BaseException):
-    """The process is gone: nothing catches it, and the server takes back what was not committed."""
+    """Stands for a killed process: nothing catches it, and the server rolls back."""
 
 
-@pytest.mark.parametrize("point", ["index.begun", "index.index_put", "index.committing", "index.committed"])
-def test_killed_while_it_catches_up_the_next_search_goes_on(
-    address: str, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("point", ["index.index_put", "index.committed"])
+def test_search_continues_an_update_that_was_killed(address: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def kill(reached: str) -> None:
         times.append(reached)
         if times.count(point) == 2:
@@ -100,19 +88,7 @@ def test_killed_while_it_catches_up_the_next_search_goes_on(
         assert _whole(address) == found
 
 
-def test_who_cannot_bring_the_index_on_searches_what_is_indexed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_index, "_BEGIN", postgres_index._BEGIN.replace("'2s'", "'20ms'"))
-    with SessionDB(address) as db, psycopg.connect(address) as other:
-        _talk(db, "c", "the first gull")
-        assert len(db.search("gull")) == 1
-        other.execute(postgres_index._BEGIN)
-        db.append_message("c", role="user", content="a second gull")
-        assert [hit.seq for hit in db.search("gull")] == [1]
-        other.rollback()
-        assert sorted(hit.seq for hit in db.search("gull")) == [1, 2]
-
-
-def test_an_index_brought_on_bit_by_bit_is_the_one_made_at_once(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_index_updated_step_by_step_equals_a_rebuilt_one(address: str, caplog: pytest.LogCaptureFixture) -> None:
     chance = random.Random(8)
     texts = [f"{chance.choice('abcde')} gull {n % 7} und 东京塔 {'flies ' * (n % 20)}" for n in range(700)]
     with SessionDB(address) as db:
@@ -129,26 +105,12 @@ def test_an_index_brought_on_bit_by_bit_is_the_one_made_at_once(address: str, ca
         db.admin.update_search_index()
         found = _whole(address)
         assert len(found[0]) > 20
-        assert not caplog.records  # it was never thrown away
+        assert not caplog.records  # it was never discarded
         assert db.admin.rebuild_search_index() == 546
         assert _whole(address) == found
 
 
-def test_no_word_of_what_was_redacted_or_deleted_is_left(address: str) -> None:
-    with SessionDB(address) as db:
-        _talk(db, "c", "the xylographer came", "and went")
-        _talk(db, "d", "a xylophonist came")
-        assert db.search("xylographer")
-        db.redact("c", 1)
-        db.delete_conversation("d")
-        db.admin.scrub()
-        assert db.search("went")
-    assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
-    assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'came'") == [(0,)]
-    assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'went'") == [(1,)]
-
-
-def test_words_of_a_deletion_whose_index_was_not_told_are_gone_after_a_scrub(
+def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill(point: str) -> None:
@@ -157,104 +119,42 @@ def test_words_of_a_deletion_whose_index_was_not_told_are_gone_after_a_scrub(
 
     with SessionDB(address) as db:
         _talk(db, "c", "xylographer")
+        assert db.admin.search_status() == {"exists": False, "behind": None, "errors": []}
         assert db.search("xylographer")
         monkeypatch.setattr(fault_points, "hook", kill)
         with pytest.raises(Killed):
             db.delete_conversation("c")
     monkeypatch.setattr(fault_points, "hook", None)
-    assert _rows(address, "SELECT count(*) FROM search_words WHERE word LIKE 'xylo%%'") == [(1,)]
+    assert len(_words(address, "xylo%")) == 1
     with SessionDB(address) as db:
         db.admin.scrub()
-    assert _rows(address, "SELECT count(*) FROM search_words") == [(0,)]
+    assert _words(address, "%") == []
 
 
-def test_a_store_nobody_searched_has_no_index(address: str) -> None:
-    with SessionDB(address) as db:
-        _talk(db, "c", "text")
-        db.redact("c", 1)
-        assert db.admin.search_status() == {"exists": False, "behind": None, "errors": []}
-
-
-def test_a_role_that_may_make_nothing_searches_and_makes_the_index_again(address: str) -> None:
-    schema = _rows(address, "SELECT current_schema()::text")[0][0]
-    role = postgres.empty_schema()  # a name nobody has
-    postgres.admin().execute(f"CREATE ROLE {role} NOLOGIN")
-    try:
-        with SessionDB(address) as db:
-            db.driver.allow(role)
-        with SessionDB(postgres.with_schema(postgres.dsn(), schema, role)) as db:
-            _talk(db, "c", "the first gull")
-            assert len(db.search("gull")) == 1
-            assert db.admin.rebuild_search_index() == 1
-            db.redact("c", 1)
-            assert db.search("gull") == []
-    finally:
-        postgres.admin().execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
-
-
-@pytest.mark.parametrize("query", ["index_find", "index_find_at"])
-def test_a_question_is_answered_through_the_index_of_words(address: str, query: str) -> None:
-    asked = query_parser.parse('gull "w7x1 w7x2"')
-    assert asked is not None
-    with SessionDB(address) as db:
-        _talk(db, "c", *[f"gull {' '.join(f'w{n}x{m}' for m in range(8))}" for n in range(500)])
-        db.admin.update_search_index()
-        asks = db.driver.read(lambda tx: postgres_index.search_parameters(tx, asked))
-    assert asks is not None
-    values = {"first": 0, "last": 2**63 - 1, "limit": 60, "around": 0.35, "near": 2, "places": "[4294967304]"}
-    sql = queries.load(postgres_index.FOLDER)[query]
-    with psycopg.connect(address) as connection:
-        plan = connection.execute(f"EXPLAIN {sql}", {**values, **asks[1]}).fetchall()
-    told = "\n".join(row[0] for row in plan)
-    assert "search_words_pkey" in told
-    assert "Seq Scan on search_words" not in told
-    assert "search_words_by_block" not in told
-
-
-def _chats() -> list[dict[str, Any]]:
-    files = sorted(CORPUS.glob("*.jsonl"))[:2]
-    return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
-
-
-def test_as_much_is_found_as_in_sqlite(address: str, tmp_path: Path) -> None:
-    found = {}
-    for target in (address, tmp_path / "store.db"):
-        with SessionDB(target, durability="process-crash") as db:
-            for chat in _chats():
-                _talk(db, chat["id"], *(message["content"] for message in chat["messages"]))
-            found[target] = sum(
-                any(hit.conversation_id == chat["id"] and hit.seq in asked["answers"] for hit in db.search(asked["q"]))
-                for chat in _chats()
-                for asked in chat["questions"]
-            )
-    asked = sum(len(chat["questions"]) for chat in _chats())
-    assert asked > 50
-    assert found[address] >= found[tmp_path / "store.db"] - 0.03 * asked
-
-
-def test_a_busy_index_is_told_later_of_what_was_removed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_index, "_BEGIN", postgres_index._BEGIN.replace("'2s'", "'20ms'"))
+@pytest.mark.usefixtures("short_lock_wait")
+def test_locked_index_is_searched_as_it_is_and_updated_later(address: str) -> None:
     with SessionDB(address) as db, psycopg.connect(address) as other:
         _talk(db, "c", "the xylographer came", "and went")
         _talk(db, "d", "a xylophonist came")
         assert db.search("xylographer")
         before = _whole(address)
         other.execute(postgres_index._BEGIN)
+        db.append_message("c", role="user", content="all went")
         db.redact("c", 1)
         db.delete_conversation("d")
+        assert [hit.seq for hit in db.search("went", own=True)] == [2]
+        assert db.search("xylographer", own=True) == []
         with pytest.raises(errors.StoreBusy):
             db.admin.scrub()
         assert _whole(address) == before
-        assert db.search("xylographer", own=True) == []
         other.rollback()
-        db.search("went")
-        assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
-        assert _rows(address, "SELECT count(*) FROM search_words WHERE word = 'went'") == [(1,)]
+        assert sorted(hit.seq for hit in db.search("went", own=True)) == [2, 3]
+        assert (_words(address, "xylo%"), _words(address, "went")) == ([], ["went"])
         assert db.admin.search_status()["behind"] == 0
 
 
-def test_what_was_redacted_while_it_was_cut_is_cut_again(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_index, "_BEGIN", postgres_index._BEGIN.replace("'2s'", "'20ms'"))
+@pytest.mark.usefixtures("short_lock_wait")
+def test_message_redacted_during_indexing_is_not_indexed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(address) as db, SessionDB(address) as other:
 
         def redact(point: str) -> None:
@@ -265,27 +165,71 @@ def test_what_was_redacted_while_it_was_cut_is_cut_again(address: str, monkeypat
         _talk(db, "c", "the xylographer came", "and went")
         monkeypatch.setattr(fault_points, "hook", redact)
         db.admin.update_search_index()
-        assert _rows(address, "SELECT word FROM search_words WHERE word LIKE 'xylo%%'") == []
+        assert _words(address, "xylo%") == []
         assert db.admin.search_status()["behind"] == 0
 
 
-def test_a_server_that_lets_nobody_bring_the_index_on_still_searches(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_that_cannot_be_updated_is_searched(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with SessionDB(address) as db:
         _talk(db, "c", "the first gull")
         assert len(db.search("gull")) == 1
         db.append_message("c", role="user", content="a second gull")
-    gone = postgres_index._BEGIN + "; SELECT pg_terminate_backend(pg_backend_pid())"
+    lost = postgres_index._BEGIN + "; SELECT pg_terminate_backend(pg_backend_pid())"
     with monkeypatch.context() as patch, SessionDB(address, write_timeout=0.2) as db:
-        patch.setattr(postgres_index, "_BEGIN", gone)
+        patch.setattr(postgres_index, "_BEGIN", lost)
         assert [hit.seq for hit in db.search("gull")] == [1]
     only_read = address.replace("search_path%3D", "default_transaction_read_only%3Don%20-csearch_path%3D")
-    assert only_read != address
     with SessionDB(only_read) as db:
-        assert [hit.seq for hit in db.search("gull")] == [1]
         assert [hit.seq for hit in db.search("gull", session_id="c")] == [1]
         with pytest.raises(errors.StoreUnusable, match="does not permit writes"):
             db.admin.update_search_index()
-    with SessionDB(address) as db:
-        assert sorted(hit.seq for hit in db.search("gull")) == [1, 2]
+
+
+# --- words -------------------------------------------------------------------------------------------------------
+
+CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
+
+
+@pytest.mark.parametrize(
+    ("text", "cut"),
+    [
+        ("The Passports, in_drawers!", ["the", "passport", "in", "drawer"]),
+        ("Schränkchen ÜBER", ["schrankchen", "uber"]),
+        ("Tokyo 红叶 festival", ["tokyo", "红叶", "叶", "festiv"]),
+        ("서울에서", ["서울", "울에", "에서", "서"]),
+        ("ガラス", ["ガラ", "ラス", "ス"]),
+        ("x" * 500, ["x" * 100]),
+        ("?! … \0", []),
+    ],
+)
+def test_text_is_split_into_words(text: str, cut: list[str]) -> None:
+    assert postgres_index.index_text(text) == cut
+
+
+def test_both_databases_index_the_same_words() -> None:
+    chats = [json.loads(line) for file in CORPUS.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
+    texts = [message["content"] for chat in chats for message in chat["messages"]]
+    spaced = [text for text in texts if query_parser.index_text(text) == text]
+    index = apsw.Connection(":memory:")
+    index.execute(queries.schema("sqlite_search"))
+    index.execute("CREATE VIRTUAL TABLE found USING fts5vocab (words, 'instance')")
+    index.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", enumerate(spaced))
+    theirs: list[list[str]] = [[] for _ in spaced]
+    for number, word in index.execute("SELECT doc, term FROM found ORDER BY doc, offset"):
+        theirs[number].append(word)
+    assert len(spaced) > 900
+    assert list(map(postgres_index.index_text, spaced)) == theirs
+
+
+def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
+    return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
+
+
+def test_posting_of_a_very_long_text_is_capped() -> None:
+    last = 2**19 + 5
+    (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20, *["x"] * last, "gull")], 0)
+    word = row["words"].split().index("gull")
+    numbers = [int(number) for number in row["places"].split()[word].strip("{}").split(",")]
+    assert {number >> 23 for number in numbers} == {255}
+    assert [(number >> 19) & 15 for number in numbers] == [15] + [0] * 20
+    assert numbers[-1] & 524287 == 524287

@@ -1,8 +1,7 @@
-"""Words: any text can be asked for, and any two characters of an unspaced script that stand together."""
+"""Search queries and snippets: any text can be searched for."""
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,31 +9,15 @@ from holdfast import types
 from holdfast.store.search import fts5_index, query_parser
 
 
-def test_text_of_a_message_is_everything_said_in_it() -> None:
+def test_text_of_a_message_has_content_and_calls() -> None:
     call = types.ToolCall("c1", "shell", {"command": "ls"})
     parts = [{"type": "text", "text": "look"}, {"type": "image", "data": "zzz"}]
     text = query_parser.message_text(types.Body(tool_calls=(call,), content=parts))
     assert text.splitlines() == ["look", 'shell {"command":"ls"}']
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [("东京塔", ["东京", "京塔", "塔"]), ("塔", ["塔"]), ("abc", ["abc"])],
-)
-def test_unspaced_runs_are_cut_into_pairs(given: str, expected: list[str]) -> None:
-    assert query_parser.index_text(given).split() == expected
-
-
-def test_common_words_are_dropped_unless_there_are_no_others() -> None:
-    some, none = query_parser.parse("where is the passport"), query_parser.parse("where is the")
-    assert some is not None
-    assert some.terms == ("passport",)
-    assert none is not None
-    assert none.terms == ("where", "is", "the")
-
-
 @given(st.text())
-def test_for_any_text_the_question_holds_only_quoted_words(text: str) -> None:
+def test_any_question_holds_only_quoted_words(text: str) -> None:
     asked = query_parser.parse(text)
     if asked is not None:
         outside = fts5_index.match_expressions(asked)[1].split('"')[::2]
@@ -42,17 +25,14 @@ def test_for_any_text_the_question_holds_only_quoted_words(text: str) -> None:
 
 
 @given(st.text(), st.lists(st.text(min_size=1)))
-def test_for_any_text_a_snippet_is_a_stretch_of_it_in_one_line(text: str, terms: list[str]) -> None:
+def test_snippet_of_any_text_is_a_part_of_it_in_one_line(text: str, terms: list[str]) -> None:
     cut = query_parser.snippet(text, terms, width=40)
     assert cut.strip("…") in " ".join(text.split()) or cut == ""
     assert len(cut) <= 42
 
 
-def test_a_snippet_shows_where_most_terms_stand() -> None:
+def test_snippet_shows_most_terms_and_tags_are_single_words() -> None:
     text = "alpha " + "x " * 200 + "alpha beta gamma " + "y " * 200
     assert "alpha beta gamma" in query_parser.snippet(text, ("alpha", "beta", "gamma"))
-
-
-def test_tags_are_one_word_each_whatever_they_name() -> None:
     assert query_parser.tag("o", "a b*\"'").isalnum()
     assert query_parser.tag("o", "a") != query_parser.tag("t", "a")

@@ -1,12 +1,12 @@
-"""Pages say what was said, mark what became of it, and let no text of a message mean anything."""
+"""Pages of a conversation: complete, with the state of each message, and with every text escaped."""
 
 from __future__ import annotations
 
 import html
 import io
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast import SessionDB, content_parts, errors
 from holdfast.store.transfer import render
+from tests.support import backends, conversations
 
 HOSTILE = (
     "<script>alert(1)</script> <img src=http://x/y.png> ![p](http://x/p.png) [l](javascript:x) www.example.com\n"
@@ -23,13 +24,9 @@ HOSTILE = (
 )
 
 
-def noon() -> float:
-    return 1_790_000_000.0
-
-
 @pytest.fixture
-def db() -> Any:
-    with SessionDB(":memory:", clock=noon) as made:
+def db() -> Iterator[SessionDB]:
+    with SessionDB(":memory:", clock=conversations.Clock()) as made:
         yield made
 
 
@@ -59,7 +56,7 @@ class Tags(HTMLParser):
             self.text += data
 
 
-def unmeant(markdown: str) -> str:
+def unescape(markdown: str) -> str:
     """The text Markdown shows for escaped text: entities and backslashes resolved, hard breaks as line ends."""
     shown = markdown.replace("  \n", "\n").replace("&nbsp;", " ")
     return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown)
@@ -69,50 +66,24 @@ def unmeant(markdown: str) -> str:
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_nothing_in_escaped_text_means_anything_and_nothing_is_lost(text: str) -> None:
+def test_escaped_text_has_no_markup_and_is_complete(text: str) -> None:
     made = render.escape_markdown(text)
     plain = re.sub(r"\\[!-/:-@\[-`{-~]|&nbsp;", "", made)
     assert not re.search(r"[\\`*_\[\]<>&|~$@{}^#]", plain)
     assert not re.search(r"^(?:[+=-]|\d+[.)])", made, re.MULTILINE)
     assert not re.search(r"^(?: {4}|\t)", made, re.MULTILINE)
-    squeezed = "".join(unmeant(made).split())
+    squeezed = "".join(unescape(made).split())
     assert squeezed == "".join(render.escape_invisible(text).split())
 
 
 @given(st.text(st.characters(codec="utf-8")))
-def test_a_fence_holds_whatever_is_inside(text: str) -> None:
+def test_fence_contains_any_text(text: str) -> None:
     first, *inside, last = render.fence(text).split("\n")
     assert first == last
     assert set(first) == {"`"}
     assert not any(line.strip().startswith(first) for line in inside)
     assert "\n".join(inside) == render.escape_invisible(text)
-
-
-@given(st.text(st.characters(codec="utf-8")))
-def test_what_cannot_be_seen_is_spelled_out(text: str) -> None:
-    assert all(character.isprintable() or character in "\n\u200c\u200d" for character in render.escape_invisible(text))
-
-
-def test_lines_stay_lines_and_paragraphs_paragraphs() -> None:
-    assert render.escape_markdown("one\ntwo\n\n\nthree\n") == "one  \ntwo\n\nthree"
-
-
-@pytest.mark.parametrize(
-    ("text", "escaped"),
-    [
-        ("# no heading", "\\# no heading"),
-        ("1. no list", "1\\. no list"),
-        ("- no list", "\\- no list"),
-        ("---", "\\---"),
-        ("    no code", "&nbsp;" * 4 + "no code"),
-        ("http://no.link", "http\\://no.link"),
-        ("www.no.link", "www\\.no.link"),
-        ("at 20:47, a - b", "at 20:47, a - b"),
-        ("<b>&amp;", "\\<b\\>\\&amp;"),
-    ],
-)
-def test_marks_are_escaped_where_they_would_mean_something(text: str, escaped: str) -> None:
-    assert render.escape_markdown(text) == escaped
+    assert all(character.isprintable() or character in "\u200c\u200d" for line in inside for character in line)
 
 
 # --- whole pages ---------------------------------------------------------------------------------------
@@ -135,23 +106,19 @@ def story(db: SessionDB) -> SessionDB:
     return db
 
 
-def test_html_has_no_scripts_links_or_anything_from_elsewhere(story: SessionDB) -> None:
-    found = Tags(page(story, "html"))
+def test_html_has_no_scripts_links_or_external_resources(story: SessionDB) -> None:
+    text = page(story, "html")
+    found = Tags(text)
     allowed = "html head meta title style body h1 h2 p section div details summary pre em"
     assert {tag for tag, _ in found.tags} <= set(allowed.split())
     named = {name for _, attributes in found.tags for name in attributes}
     assert named <= {"charset", "http-equiv", "content", "name", "class", "dir"}
-    assert "default-src 'none'" in page(story, "html")
+    assert "default-src 'none'" in text
     assert render.escape_invisible(HOSTILE) in found.text
+    assert [text.count(tag) for tag in ("<!DOCTYPE html>", "</html>", "<h1 ")] == [1, 1, 2]
 
 
-def test_html_of_several_conversations_is_one_document(story: SessionDB) -> None:
-    text = page(story, "html")
-    assert text.count("<!DOCTYPE html>") == text.count("</html>") == 1
-    assert text.count("<h1 ") == 2
-
-
-def test_both_forms_tell_what_became_of_each_message(story: SessionDB) -> None:
+def test_both_forms_show_states_compactions_and_branches(story: SessionDB) -> None:
     markdown, browser = page(story, "markdown", "twig"), page(story, "html", "twig")
     states = re.findall(r"^### (\d+) · \w+ · 2026-09-21 14:13 UTC(?: · \*([\w ]+)\*)?$", markdown, re.MULTILINE)
     assert [(int(seq), state) for seq, state in states] == [
@@ -160,26 +127,19 @@ def test_both_forms_tell_what_became_of_each_message(story: SessionDB) -> None:
     shown = re.findall(r"<h2>(\d+) · \w+ · [^<]+?(?: <em>([\w ]+)</em>)?</h2>", browser)
     assert [(seq, state) for seq, state in shown] == states
     assert "secret" not in markdown + browser
-
-
-def test_both_forms_tell_of_compactions_with_their_summary_and_of_branches(story: SessionDB) -> None:
-    markdown, browser = page(story, "markdown", "twig"), page(story, "html", "twig")
-    assert "> **Compaction: in the context, this summary replaces the messages up to 2.**" in markdown
+    compaction = "Compaction: in the context, this summary replaces the messages up to 2."
+    assert f"> **{compaction}**" in markdown
     assert "> Summary \\<i\\>" in markdown
     assert "*Session talk ended (compression) and continues as second.*" in markdown
     assert "*The branch twig begins here.*" in markdown
+    assert "\npart\n\n(image)\n" in page(story, "markdown", "talk")
     said = Tags(browser).text
-    assert "Compaction: in the context, this summary replaces the messages up to 2." in said
-    assert "Summary <i>" in said
-    assert "The branch twig begins here." in said
-
-
-def test_an_undone_compaction_is_marked(story: SessionDB) -> None:
+    assert all(text in said for text in (compaction, "Summary <i>", "The branch twig begins here."))
     story.undo_compaction("talk")
     assert "> **Compaction (not in force)" in page(story, "markdown", "talk")
 
 
-def test_tool_calls_and_results_are_folded(story: SessionDB) -> None:
+def test_tool_calls_and_results_are_collapsed(story: SessionDB) -> None:
     markdown, browser = page(story, "markdown", "talk"), page(story, "html", "talk")
     assert f"<summary>{html.escape('calls </details><script> (c1)')}</summary>\n\n````\n" in markdown
     assert "<summary>result of c1</summary>\n\n```\n</pre><script>\n```" in markdown
@@ -187,12 +147,8 @@ def test_tool_calls_and_results_are_folded(story: SessionDB) -> None:
     assert "</pre><script>" in Tags(browser).text
 
 
-def test_parts_that_are_no_text_are_named_only(story: SessionDB) -> None:
-    assert "\npart\n\n(image)\n" in page(story, "markdown", "talk")
-
-
 @pytest.mark.parametrize("form", render.FORMS)
-def test_a_note_for_the_model_is_on_no_page_and_the_mark_of_a_cut_is(db: SessionDB, form: render.Form) -> None:
+def test_notes_for_the_model_are_left_out_and_cut_marks_shown(db: SessionDB, form: render.Form) -> None:
     db.create_session("noted", source="cli")
     said = {"type": "text", "text": "Hello"}
     db.append_message("noted", role="user", content=[content_parts.note("It is Sunday."), said])
@@ -204,29 +160,20 @@ def test_a_note_for_the_model_is_on_no_page_and_the_mark_of_a_cut_is(db: Session
     assert "The answer broke off here." in shown
 
 
-def test_a_message_that_cannot_be_read_does_not_hide_the_others(db: SessionDB) -> None:
-    db.create_session("talk", source="cli")
-    db.append_message("talk", role="user", content="one")
-    db.append_message("talk", role="user", content="two")
-    execute = db.driver._writer.execute  # type: ignore[attr-defined]
-    execute("DROP TRIGGER message_is_only_redacted")
-    execute("UPDATE messages SET body = '{broken' WHERE seq = 1")
+def test_damaged_message_does_not_hide_the_others(db: SessionDB) -> None:
+    conversations.begin(db, "talk", "one", "two")
+    backends.drop_triggers(db)
+    backends.raw(db, "UPDATE messages SET body = '{broken' WHERE seq = 1")
     text = page(db, "markdown")
     assert "This message cannot be decoded" in text
     assert "\ntwo\n" in text
 
 
-def test_an_empty_conversation_and_an_empty_store_have_pages_too(db: SessionDB) -> None:
+def test_empty_store_and_conversation_have_pages(db: SessionDB) -> None:
     assert "No conversations" in page(db, "html")
     assert page(db, "markdown") == ""
     db.create_session("talk", source="cli")
     assert "talk · 0 messages · live · from cli" in page(db, "markdown")
-
-
-def test_a_form_nobody_knows_is_refused(db: SessionDB) -> None:
+    assert render.format_time(1e11 * 9) == "@900000000000"
     with pytest.raises(errors.InvalidArgument, match="markdown, html"):
         db.admin.export_pages(lambda _: None, form="pdf")  # type: ignore[arg-type]
-
-
-def test_times_beyond_all_calendars_are_numbers() -> None:
-    assert render.format_time(1e11 * 9) == "@900000000000"

@@ -1,12 +1,11 @@
-"""Backups on a schedule: made when due and only by one, told apart by store, and never in each other's way."""
+"""Scheduled backups: made once when due, kept per store, and not delayed by a dead claim."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import apsw
 import pytest
 
 from holdfast import SessionDB, errors
@@ -15,27 +14,6 @@ from holdfast.store.backup import schedule as backup_schedule
 from tests.support import conversations
 
 Open = Callable[..., SessionDB]
-
-
-@pytest.fixture
-def clock() -> conversations.Clock:
-    return conversations.Clock()
-
-
-@pytest.fixture
-def open_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Open]:
-    opened: list[SessionDB] = []
-
-    def make(name: str = "store.db") -> SessionDB:
-        path = tmp_path / name
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        opened.append(SessionDB(path, clock=clock, durability="process-crash"))
-        return opened[-1]
-
-    yield make
-    for db in opened:
-        assert db.admin.fsck().ok
-        db.close()
 
 
 def fill(db: SessionDB) -> str:
@@ -53,17 +31,27 @@ def scheduled(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.db")) if folder.exists() else []
 
 
-def test_backup_is_made_when_it_is_due(open_db: Open, clock: conversations.Clock, tmp_path: Path) -> None:
-    db, folder = open_db(), tmp_path / "backups"
+def test_backup_is_made_when_due_in_every_folder_without_one(
+    open_db: Open, clock: conversations.Clock, tmp_path: Path
+) -> None:
+    db, folder = open_db(), tmp_path / "real"
     fill(db)
+    folder.mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(folder)
     assert db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None
-    for hours, due in ((23, False), (1, True), (1, False), (100, True)):
+    for hours, due in ((23, False), (1, True), (1, False), (100, True), (24, True)):
         clock.advance(hours * 3600)
-        assert (db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None) == due
+        assert (db.admin.backup_if_due(tmp_path / "link", every_hours=24, keep=3) is not None) == due
     assert len(scheduled(folder)) == 3
+    assert db.admin.backup_if_due(tmp_path / "moved", 24) is not None
+    for path in folder.glob("*.db"):
+        path.unlink()
+    assert db.admin.backup_if_due(folder, 24) is not None
+    with pytest.raises(errors.CopyRefused):
+        db.admin.backup_if_due(f"{db.driver.path}.blobs")
 
 
-def test_only_the_newest_stay_and_other_files_are_left_alone(
+def test_newest_backups_stay_and_other_files_are_left_alone(
     open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     db, folder = open_db(), tmp_path / "backups"
@@ -82,7 +70,7 @@ def test_only_the_newest_stay_and_other_files_are_left_alone(
     assert not kept[0].samefile(db.blobs.files.path(digest))
 
 
-def test_of_several_one_makes_it(open_db: Open, tmp_path: Path) -> None:
+def test_concurrent_processes_make_one_backup(open_db: Open, tmp_path: Path) -> None:
     db, other = open_db(), open_db()
     fill(db)
     made = conversations.at_once(
@@ -102,18 +90,10 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     assert db.admin.get_meta(store_meta.BACKUP_FAILED) is None
 
 
-@pytest.mark.parametrize(("every", "keep"), [(-1, 1), ("1", 1), (True, 1), (1, 0), (1, 1.5), (1, True)])
-def test_schedule_of_nonsense_is_refused(open_db: Open, tmp_path: Path, every: object, keep: object) -> None:
-    db = open_db()
-    with pytest.raises(errors.InvalidArgument):
-        db.admin.backup_if_due(tmp_path / "b", every, keep)
-    assert not (tmp_path / "b").exists()
-
-
 # --- what must not keep one from being made ------------------------------------------------------------------
 
 
-def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, tmp_path: Path) -> None:
+def test_backup_without_interval_ignores_the_claim_of_another_process(open_db: Open, tmp_path: Path) -> None:
     db, folder = open_db(), tmp_path / "b"
     fill(db)
     note(db, store_meta.BACKUP_CLAIMED, repr(conversations.Clock()()))
@@ -123,34 +103,7 @@ def test_one_that_is_asked_for_now_is_made_whoever_else_is_at_it(open_db: Open, 
     assert len(scheduled(folder)) == 3, "within one second none replaces another"
 
 
-def test_claim_of_another_is_left_to_it_when_one_fails(open_db: Open) -> None:
-    db, theirs = open_db(), repr(conversations.Clock()() - 5)
-    claim = backup_schedule.BackupClaim(conversations.Clock()(), 0.0, None)
-    assert db.driver.write("claim", claim.acquire)
-    note(db, store_meta.BACKUP_CLAIMED, theirs)
-    db.driver.write("claim", lambda tx: claim.release(tx, failed=True))
-    assert db.admin.get_meta(store_meta.BACKUP_CLAIMED) == theirs
-
-
-def test_restore_from_a_scheduled_backup_does_not_keep_the_next_from_being_made(
-    open_db: Open, clock: conversations.Clock, tmp_path: Path
-) -> None:
-    db, folder = open_db(), tmp_path / "b"
-    fill(db)
-    report = db.admin.backup_if_due(folder, 24)
-    assert report is not None
-    connection = apsw.Connection(report.path)
-    noted = [row[0] for row in connection.execute("SELECT key FROM meta")]
-    assert not {store_meta.BACKUP_CLAIMED, store_meta.BACKUP_FAILED} & set(noted)
-    # One that an older version made has the claim it was made under.
-    connection.execute("INSERT INTO meta VALUES (?, ?)", (store_meta.BACKUP_CLAIMED, repr(clock())))
-    connection.close()
-    clock.advance(60)
-    db.admin.restore(report.path)
-    assert db.admin.backup_if_due(folder, 0.001) is not None
-
-
-def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
+def test_backups_are_made_and_kept_after_the_clock_was_wrong(
     open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     db, folder = open_db(), tmp_path / "b"
@@ -167,30 +120,10 @@ def test_clock_that_was_wrong_once_keeps_none_from_being_made_or_kept(
         clock.advance(86_400)
 
 
-def test_folder_without_one_gets_one_however_new_the_last_is(open_db: Open, tmp_path: Path) -> None:
-    db = open_db()
-    fill(db)
-    assert db.admin.backup_if_due(tmp_path / "b") is not None
-    assert db.admin.backup_if_due(tmp_path / "b") is None
-    assert db.admin.backup_if_due(tmp_path / "moved") is not None
-    for path in (tmp_path / "b").glob("*.db"):
-        path.unlink()
-    assert db.admin.backup_if_due(tmp_path / "b") is not None
-
-
-def test_folder_seen_empty_before_another_made_one_gets_no_second(open_db: Open) -> None:
-    db, now = open_db(), conversations.Clock()()
-    claim = backup_schedule.BackupClaim(now, 3600.0, missing=now - 60)
-    note(db, store_meta.BACKUP_DONE, repr(now - 1))
-    assert not db.driver.write("claim", claim.acquire)
-    note(db, store_meta.BACKUP_DONE, repr(now - 60))
-    assert db.driver.write("claim", claim.acquire)
-
-
 # --- whose they are ------------------------------------------------------------------------------------------
 
 
-def test_stores_of_one_name_keep_their_own_in_one_folder(
+def test_stores_with_one_file_name_keep_separate_backups_in_one_folder(
     open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
     one, two, folder = open_db("a/holdfast.db"), open_db("b/holdfast.db"), tmp_path / "backups"
@@ -217,29 +150,12 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     identity = known.admin.get_meta(store_meta.STORE_ID)
     for other in (known, fresh):
         other.admin.restore(first.path)
+        assert other.admin.get_meta(store_meta.BACKUP_CLAIMED) is None
         clock.advance(86_400)
         assert other.admin.backup_if_due(folder, 24, keep=1) is not None
         assert os.path.exists(first.path)
     assert known.admin.get_meta(store_meta.STORE_ID) == identity
     assert len({db.admin.get_meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
-
-
-def test_link_to_the_folder_is_the_folder(open_db: Open, clock: conversations.Clock, tmp_path: Path) -> None:
-    db = open_db()
-    fill(db)
-    (tmp_path / "real").mkdir(mode=0o700)
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    for _ in range(3):
-        assert db.admin.backup_if_due(tmp_path / "link", 24, keep=2) is not None
-        clock.advance(86_400)
-    assert len(scheduled(tmp_path / "real")) == 2
-
-
-def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
-    db = open_db()
-    fill(db)
-    with pytest.raises(errors.CopyRefused):
-        db.admin.backup_if_due(f"{db.driver.path}.blobs")
 
 
 # --- what there is to tell -----------------------------------------------------------------------------------
@@ -258,16 +174,17 @@ def test_blobs_of_the_store_are_no_place_for_backups(open_db: Open) -> None:
         (None, "1000.0", "failed"),
     ],
 )
-def test_backups_that_do_not_come_are_told_of(done: str | None, failed: str | None, says: str | None) -> None:
+def test_overdue_and_failed_backups_are_reported(done: str | None, failed: str | None, says: str | None) -> None:
     told = backup_schedule.overdue_warning(done, failed, 24, now=1000.0)
     assert told is None if says is None else says in str(told)
 
 
-def test_claim_whose_commit_outcome_is_unknown_is_recognised_by_the_retry(
-    open_db: Open, clock: conversations.Clock
-) -> None:
-    claim = backup_schedule.BackupClaim(clock(), 3600.0, None)
-    db = open_db()
+def test_claim_is_acquired_once_and_released_by_its_holder_only(open_db: Open, clock: conversations.Clock) -> None:
+    db, now = open_db(), clock()
+    claim = backup_schedule.BackupClaim(now, 3600.0, None)
     # The second call sees the rows and the retry state that a retry sees after a commit.
     assert db.driver.write("claim", lambda tx: (claim.acquire(tx), claim.acquire(tx))) == (True, True)
     assert not db.driver.write("claim", claim.acquire)
+    note(db, store_meta.BACKUP_CLAIMED, repr(now - 5))
+    db.driver.write("claim", lambda tx: claim.release(tx, failed=True))
+    assert db.admin.get_meta(store_meta.BACKUP_CLAIMED) == repr(now - 5)

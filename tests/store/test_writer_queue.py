@@ -1,4 +1,4 @@
-"""The line of writers: one at a time, nobody for ever, and whoever gives up holds nobody up."""
+"""The writer queue of SQLite: one writer at a time, bounded waits, and no lock left by an abandoned wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.sqlite import writer_queue
-from tests.support import conversations, polling
+from tests.support import polling
 
 LONG = 60.0
 
@@ -31,7 +31,7 @@ def line(path: Path) -> Iterator[writer_queue.WriterQueue]:
 
 @contextmanager
 def front_taken(path: Path) -> Iterator[Callable[[], None]]:
-    """Somebody stands at the front until they are told to go."""
+    """Hold the lock until the function is called."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
     try:
@@ -40,7 +40,7 @@ def front_taken(path: Path) -> Iterator[Callable[[], None]]:
         os.close(fd)
 
 
-# Waiters of other tests in this process: they may be on their way home, or wait for a lock of their own.
+# Waiter threads of other tests in this process.
 _elsewhere: set[threading.Thread] = set()
 
 
@@ -49,20 +49,14 @@ def waiters() -> int:
 
 
 def is_free(path: Path) -> bool:
-    with front_try(path) as got:
-        return got
-
-
-@contextmanager
-def front_try(path: Path) -> Iterator[bool]:
     fd = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
     except BlockingIOError:
-        yield False
+        return False
     finally:
         os.close(fd)
+    return True
 
 
 def fail() -> None:
@@ -70,97 +64,48 @@ def fail() -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(path: Path) -> Path:
     _elsewhere.clear()
     _elsewhere.update(threading.enumerate())
-    return tmp_path / "queue"
+    return path
 
 
-def test_work_is_done_and_its_result_handed_over(path: Path) -> None:
+def test_work_runs_alone_and_returns_its_result(path: Path) -> None:
     with line(path) as mine:
+        assert mine.run(LONG, is_free, path) is False
         assert mine.run(LONG, lambda a, b: a + b, 2, 3) == 5
         assert is_free(path)
 
 
-def test_nobody_else_works_meanwhile(path: Path) -> None:
-    with line(path) as mine:
-        assert mine.run(LONG, is_free, path) is False
-
-
-def test_many_in_line_work_one_at_a_time_and_all_get_there(path: Path) -> None:
-    inside: list[int] = []
-    most: list[int] = []
-
-    def work(number: int) -> None:
-        inside.append(number)
-        most.append(len(inside))
-        inside.remove(number)
-
-    def writer(number: int) -> None:
-        with line(path) as mine:
-            for _ in range(50):
-                mine.run(LONG, work, number)
-
-    conversations.at_once(*(lambda number=number: writer(number) for number in range(6)))
-    assert (len(most), max(most)) == (300, 1)
-
-
-def test_wait_is_bounded(path: Path) -> None:
-    with front_taken(path), line(path) as mine, pytest.raises(errors.StoreBusy):
-        mine.run(0.05, fail)
-
-
-def test_work_nobody_waits_for_is_never_begun(path: Path) -> None:
+def test_wait_is_bounded_and_abandoned_work_never_runs(path: Path) -> None:
     begun: list[bool] = []
-    with front_taken(path) as leave, line(path) as mine:
-        with pytest.raises(errors.StoreBusy):
-            mine.run(0.05, begun.append, True)
-        leave()
-        polling.until(lambda: waiters() == 0)
-        assert begun == []
-
-
-def test_whoever_gave_up_lets_go_when_their_turn_comes(path: Path) -> None:
     with front_taken(path) as leave, line(path) as mine:
         for _ in range(3):
             with pytest.raises(errors.StoreBusy):
-                mine.run(0.02, fail)
+                mine.run(0.02, begun.append, True)
         assert waiters() == 3
         leave()
         polling.until(lambda: waiters() == 0)
         assert is_free(path)
         assert mine.run(LONG, lambda: "again") == "again"
+    assert begun == []
 
 
-def waited(path: Path, mine: writer_queue.WriterQueue, work: Callable[[], object]) -> list[object]:
-    """Have work done that has to wait for the front; what came of it."""
-    with front_taken(path) as leave:
-        threading.Thread(target=lambda: (polling.until(lambda: waiters() == 1), leave())).start()
-        return [mine.run(LONG, work)]
-
-
-def test_error_of_work_that_waited_is_its_callers(path: Path) -> None:
+def test_waiting_work_raises_its_error_and_the_waiter_thread_is_reused(path: Path) -> None:
     with line(path) as mine:
-        with pytest.raises(errors.LeaseLost):
-            waited(path, mine, fail)
-        assert is_free(path)
-
-
-def test_waiters_are_kept_for_the_next_wait_and_sent_home_at_the_end(path: Path) -> None:
-    with line(path) as mine:
-        with pytest.raises(errors.LeaseLost):
-            waited(path, mine, fail)
-        assert waiters() == 1
-        with front_taken(path) as leave:
-            timer = threading.Timer(0.02, leave)
-            timer.start()
-            assert mine.run(LONG, lambda: "done") == "done"
-            timer.join()
-        assert waiters() == 1
+        for _ in range(2):
+            with front_taken(path) as leave:
+                releasing = threading.Timer(0.02, lambda leave=leave: (polling.until(lambda: waiters() == 1), leave()))
+                releasing.start()
+                with pytest.raises(errors.LeaseLost):
+                    mine.run(LONG, fail)
+                releasing.join()
+            assert waiters() == 1
+            assert is_free(path)
     polling.until(lambda: waiters() == 0)
 
 
-def test_interrupted_wait_holds_nobody_up(path: Path) -> None:
+def test_interrupted_wait_blocks_no_other_writer(path: Path) -> None:
     main, before = threading.get_ident(), signal.getsignal(signal.SIGUSR1)
 
     def interrupt() -> None:
@@ -183,19 +128,10 @@ def test_interrupted_wait_holds_nobody_up(path: Path) -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_queue_is_its_owners_alone_and_no_link_is_followed(path: Path, tmp_path: Path) -> None:
+def test_queue_file_is_private_and_no_link_is_followed(path: Path, tmp_path: Path) -> None:
     with line(path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     link = tmp_path / "link"
     link.symlink_to(path)
     with pytest.raises(errors.StoreUnusable):
         writer_queue.WriterQueue(str(link))
-
-
-def test_closing_and_closing_inherited_close_each_descriptor_once(path: Path) -> None:
-    mine = writer_queue.WriterQueue(str(path))
-    mine.close()
-    reused = os.open(path, os.O_RDWR)
-    mine.close_inherited()
-    os.fstat(reused)
-    os.close(reused)

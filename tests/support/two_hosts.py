@@ -1,4 +1,4 @@
-"""Two hosts that have one PostgreSQL store open, of which one waits for what the other does."""
+"""Two hosts that have one PostgreSQL store open, and one that waits for a write of the other."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from holdfast import NewMessage, SessionDB
 from holdfast.store import log
 from holdfast.store.driver import Tx
 from tests.faults import storms
-from tests.support import conversations
-
-NOON = conversations.NOON
+from tests.support import conversations, postgres
 
 
 class Pair:
@@ -24,7 +22,7 @@ class Pair:
         self.other = SessionDB(f"{address}&application_name={self.name}", clock=self.clock)
 
     def meanwhile(self, change: Callable[[Tx], object], call: Callable[[], Any]) -> Any:
-        """What the call of the other host gives (or raises) that had to wait for the change to be committed."""
+        """Return the result or error of a call of the other host that has to wait until the change is committed."""
         return storms.meanwhile(self.one, change, call, lambda _: storms.waits(self.name))
 
     def close(self) -> None:
@@ -42,6 +40,12 @@ def content(db: SessionDB, digest: str) -> bytes:
         return file.read()
 
 
-def told(error: BaseException | None) -> str:
-    """All that an error says, and those it came from."""
-    return f"{error}\n{told(error.__cause__ or error.__context__)}" if error is not None else ""
+def full_message(error: BaseException | None) -> str:
+    """Return the messages of an error and of its causes."""
+    return f"{error}\n{full_message(error.__cause__ or error.__context__)}" if error is not None else ""
+
+
+def terminate(name: str) -> None:
+    """End the sessions of a host on the server, by its application name, without a message to the client."""
+    sql = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = %s"
+    postgres.admin().execute(sql, (name,))

@@ -280,7 +280,10 @@ async def backup_warning(store: async_db.AsyncSessionDB, backup: config.BackupSe
 
 
 async def run_maintenance(
-    store: async_db.AsyncSessionDB, backup: config.BackupSection, expire_days: float | None = None
+    store: async_db.AsyncSessionDB,
+    backup: config.BackupSection,
+    expire_days: float | None = None,
+    interval_seconds: float = MAINTENANCE_INTERVAL,
 ) -> None:
     """Run upkeep, scheduled backups and blob collection periodically, and delete expired mail. Failures are logged."""
 
@@ -298,7 +301,7 @@ async def run_maintenance(
                 await task()
             except errors.HoldfastError as error:
                 logger.warning("maintenance of the store failed: %s", error)
-        await asyncio.sleep(MAINTENANCE_INTERVAL)
+        await asyncio.sleep(interval_seconds)
 
 
 async def delete_expired(store: async_db.AsyncSessionDB, days: float) -> None:
@@ -309,11 +312,13 @@ async def delete_expired(store: async_db.AsyncSessionDB, days: float) -> None:
         await asyncio.sleep(EXPIRY_PAUSE)
 
 
-async def watch_processes(processes: background.BackgroundProcesses) -> asyncio.Task[None]:
+async def watch_processes(
+    processes: background.BackgroundProcesses, timeout_seconds: float = FIRST_LOOK
+) -> asyncio.Task[None]:
     """Record processes that ended before this start, unless the store is too slow, and keep watching in a task."""
     watcher = background.Watcher(processes)
     try:
-        async with asyncio.timeout(FIRST_LOOK):
+        async with asyncio.timeout(timeout_seconds):
             await watcher.check()
     except (errors.HoldfastError, TimeoutError) as error:
         logger.warning("background processes could not be checked: %s", error)

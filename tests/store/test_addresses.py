@@ -1,0 +1,267 @@
+"""PostgreSQL addresses: how they are shown, opened and refused, with passwords, TLS and services."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast import SessionDB, errors
+from holdfast.store import driver as store_driver
+from holdfast.store.postgres import connection
+from holdfast.store.postgres import errors as postgres_errors
+from tests.support import postgres, tls, two_hosts
+
+# --- servers that are not there, or do not let us in ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["address", "environment"])
+def test_unreachable_server_is_named_without_the_password(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = postgres._free_port()
+    address = f"postgresql://me:hunter2@127.0.0.1:{port}/db"
+    if source == "environment":
+        address = "postgresql:///db"
+        for name, value in (("PGHOST", "127.0.0.1"), ("PGPORT", str(port)), ("PGPASSWORD", "hunter2")):
+            monkeypatch.setenv(name, value)
+    with pytest.raises(errors.StoreUnreachable, match=f"127.0.0.1, port {port}") as refusal:
+        SessionDB(address)
+    assert "hunter2" not in two_hosts.full_message(refusal.value) + repr(vars(refusal.value))
+
+
+def without_password() -> str:
+    """An address over TCP, where the server asks for the password."""
+    return f"postgresql://{postgres.USER}@127.0.0.1:{postgres.shared().port}/{postgres.DATABASE}"
+
+
+def shared(**options: str) -> str:
+    return postgres.shared().dsn(tcp=True, **options)
+
+
+REFUSED: dict[str, tuple[Callable[[], str], str]] = {
+    "malformed host": (lambda: "postgresql://me:hunter2@[host/db", "malformed"),
+    "unknown option": (lambda: "postgresql://h/d?no=1", "malformed"),
+    "wrong password": (
+        lambda: postgres.shared()._replace(password="hunter2").dsn(tcp=True),
+        "password authentication failed",
+    ),
+    "no password": (without_password, r"no password supplied\. .*\.pgpass or PGPASSWORD"),
+    "no TLS": (lambda: shared(sslmode="require"), r"does not support SSL, but SSL was required\. .*sslmode"),
+    "unknown service": (
+        lambda: "postgresql://?service=nothing",
+        r"service \"nothing\" not found\. .*PGSERVICEFILE",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_unusable_address_is_refused_with_the_remedy(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "services").write_text("[chats]\nhost=127.0.0.1\n")
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    address, message = REFUSED[kind]
+    with pytest.raises(errors.StoreUnusable, match=message) as refusal:
+        SessionDB(address())
+    assert "hunter2" not in str(refusal.value)
+
+
+# --- TLS --------------------------------------------------------------------------------------------------------
+
+HOST = "db.example"
+
+
+class Guarded(NamedTuple):
+    """A server with TLS, by the name its certificate has, and what its clients may trust."""
+
+    front: tls.Front
+    right: Path
+    wrong: Path
+
+    def address(self, host: str = HOST, **options: str) -> str:
+        secret = postgres.shared().password
+        more = "".join(f"&{name}={postgres.quote(value, safe='')}" for name, value in options.items())
+        place = f"{postgres.USER}:{secret}@{host}:{self.front.port}/{postgres.DATABASE}?hostaddr=127.0.0.1"
+        return postgres.with_schema(f"postgresql://{place}{more}", "guarded")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("tls")
+    ours, others = tls.Authority(folder / "ours"), tls.Authority(folder / "others")
+    with tls.Front(postgres.shared().port, ours.context(HOST)) as front:
+        yield Guarded(front, ours.root, others.root)
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
+def test_tls_options_of_the_address_are_used(guarded: Guarded, mode: str) -> None:
+    before = guarded.front.encrypted
+    root = {"sslrootcert": str(guarded.right)} if mode == "verify-full" else {}
+    with SessionDB(guarded.address(sslmode=mode, **root)) as db:
+        assert db.list_sessions() == []
+        assert db.driver.status()["tls"] == "TLS"  # the front terminates TLS
+        assert postgres.shared().password not in db.driver.path + repr(db.admin.info())
+    assert guarded.front.encrypted > before
+
+
+@pytest.mark.parametrize(
+    ("host", "trusted", "message"),
+    [
+        (HOST, "wrong", r"certificate.*sslrootcert"),
+        (HOST, "missing", r"certificate.*sslrootcert"),
+        ("other.example", "right", r"does not match host name \"other\.example\""),
+    ],
+)
+def test_untrusted_server_is_refused(guarded: Guarded, host: str, trusted: str, message: str) -> None:
+    roots = {"wrong": guarded.wrong, "missing": guarded.wrong.with_name("nothing.pem"), "right": guarded.right}
+    with pytest.raises(errors.StoreUnusable, match=message) as refusal:
+        SessionDB(guarded.address(host, sslmode="verify-full", sslrootcert=str(roots[trusted])))
+    assert postgres.shared().password not in two_hosts.full_message(refusal.value)
+
+
+# --- what libpq finds beside the address ------------------------------------------------------------------------
+
+
+def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path) -> None:
+    server, file = postgres.shared(), tmp_path / ".pgpass"
+    file.write_text(f"127.0.0.1:{server.port}:*:{postgres.USER}:{server.password}\n")
+    file.chmod(0o600)
+    address = f"{without_password()}?passfile={postgres.quote(str(file), safe='')}"
+    with SessionDB(postgres.with_schema(address, "guarded")) as db:
+        assert server.password not in db.driver.path + repr(db.driver.status())
+        assert str(file) not in db.driver.path
+
+
+# --- settings and failures of connections ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("postgresql://host/db", "postgresql://host/db"),
+        ("postgres://me@host:5433/db", "postgres://me@host:5433/db"),
+        ("postgresql://me:secret@host/db", "postgresql://me@host/db"),
+        ("postgresql://me:s@cret@host/db", "postgresql://me@host/db"),
+        ("postgresql://:secret@host/db", "postgresql://@host/db"),
+        ("postgresql:///db?host=/run&password=secret", "postgresql:///db?host=%2Frun"),
+        ("postgresql:///db?password=secret", "postgresql:///db"),
+        ("mysql://me:secret@host/db", "mysql://me@host/db"),
+        (
+            "postgresql://me:secret@a,b:5433/db?options=-csearch_path%3Ds&sslpassword=secret",
+            "postgresql://me@a,b:5433/db?options=-csearch_path%3Ds",
+        ),
+    ],
+)
+def test_address_is_shown_without_secrets(address: str, shown: str) -> None:
+    assert store_driver.hide_password(address) == shown
+    assert "secret" not in store_driver.hide_password(address)
+
+
+def test_address_overrides_the_environment_and_both_override_the_defaults() -> None:
+    defaults = connection.build_settings({"host": "h"}, 10.0, {})
+    assert {"connect_timeout", "keepalives_idle", "tcp_user_timeout"} <= set(defaults)
+    around = {"connect_timeout": "33", "application_name": "mine", "host": "elsewhere"}
+    found = connection.build_settings({"application_name": "asked", "client_encoding": "latin1"}, 10.0, around)
+    assert (found["connect_timeout"], found["application_name"], found["client_encoding"]) == ("33", "asked", "utf8")
+    assert "host" not in found  # libpq reads it from the environment
+
+
+@pytest.mark.parametrize(
+    ("given", "around", "wanted"),
+    [
+        ({"host": "a"}, {"target_session_attrs": "any"}, None),
+        ({"host": "a,b"}, {"target_session_attrs": "any"}, "read-write"),
+        ({"hostaddr": "10.0.0.1,10.0.0.2"}, {}, "read-write"),
+        ({}, {"host": "a,b"}, "read-write"),
+        ({"host": "a"}, {"host": "b,c"}, None),
+        ({"host": "a,b", "target_session_attrs": "any"}, {}, "any"),
+        ({"host": "a,b"}, {"target_session_attrs": "primary"}, "primary"),
+    ],
+)
+def test_writable_server_is_selected_of_several(
+    given: dict[str, str], around: dict[str, str], wanted: str | None
+) -> None:
+    assert connection.build_settings(given, 10.0, around).get("target_session_attrs") == wanted
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "the database system is shutting down",
+        "terminating connection due to administrator command",
+        "server login failed: pgbouncer cannot connect to server",
+        "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+        "sorry, too many clients already",
+        "das Datenbanksystem startet",
+    ],
+)
+@pytest.mark.parametrize("severity", ["FATAL:  ", "FATAL :  ", "致命的エラー:  "])
+def test_temporary_refusal_is_transient_in_any_language(severity: str, reason: str) -> None:
+    text = f'connection failed: connection to server at "h" (::1), port 1 failed: {severity}{reason}'
+    assert postgres_errors.parse_connection_failure(text) == (reason, True, "")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        'role "nobody" does not exist',
+        'database "none" does not exist',
+        'no pg_hba.conf entry for host "10.0.0.1", user "me", database "db", no encryption',
+        'pg_hba.conf rejects connection for host "10.0.0.1", user "me", database "db"',
+        'role "me" is not permitted to log in',
+        'permission denied for database "db"',
+        'Ident authentication failed for user "me"',
+        "empty password returned by client",
+        'unrecognized configuration parameter "serach_path"',
+        'invalid value for parameter "search_path": "x"',
+    ],
+)
+def test_lasting_refusal_is_not_transient(reason: str) -> None:
+    assert postgres_errors.parse_connection_failure(f"connection failed: … failed: FATAL:  {reason}") == (
+        reason,
+        False,
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "transient", "remedy"),
+    [
+        ("… failed: Connection refused\n\tIs the server running on that host?", "Connection refused", True, ""),
+        ("consuming input failed: server closed the connection unexpectedly", "server closed the con", True, ""),
+        ("[Errno -2] Name or service not known", "[Errno -2] Name or service not known", True, ""),
+        ("", "no answer", True, ""),
+        ("consuming input failed: SSL SYSCALL error: Connection reset by peer", "SSL SYSCALL error", True, ""),
+        ("consuming input failed: SSL error: unexpected eof while reading", "SSL error: unexpected eof", True, ""),
+        ("… failed: server does not support SSL, but SSL was required", "server does not", False, "PGSSLMODE"),
+        ("… failed: SSL error: certificate verify failed", "SSL error", False, "sslrootcert"),
+        ("… failed: SSL error: tlsv1 alert unknown ca", "SSL error", False, "sslrootcert"),
+        ('… failed: server certificate for "a" does not match host name "b"', "server cert", False, "sslrootcert"),
+        ('… failed: root certificate file "root.crt" does not exist', "root certificate", False, "sslrootcert"),
+        ('… failed: weak sslmode "require" may not be used with sslrootcert=system', "weak", False, "sslmode"),
+        ("… failed: fe_sendauth: no password supplied", "fe_sendauth: no password", False, ".pgpass"),
+        ('… failed: definition of service "chats" not found', "definition of", False, "PGSERVICEFILE"),
+    ],
+)
+def test_connection_failure_has_reason_and_remedy(text: str, reason: str, transient: bool, remedy: str) -> None:
+    found = postgres_errors.parse_connection_failure(text)
+    assert found.reason.startswith(reason)
+    assert found.transient == transient
+    assert remedy in found.remedy if remedy else found.remedy == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "location"),
+    [
+        ({"host": "db.example", "port": "5433"}, "db.example, port 5433"),
+        ({"hostaddr": "10.0.0.1"}, "10.0.0.1, port 5432"),
+        ({"host": "/run/postgresql"}, "the socket in /run/postgresql, port 5432"),
+        ({}, "this machine, port 5432"),
+        ({"service": "chats"}, "the service chats"),
+    ],
+)
+def test_location_is_described_briefly(settings: dict[str, str], location: str) -> None:
+    assert connection.describe_location(settings) == location

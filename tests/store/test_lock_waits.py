@@ -1,0 +1,165 @@
+"""A step that waited for another host acts on what that host committed, and reports it in its own words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import NewMessage, SessionDB, errors
+from holdfast.store import compactions, conversation_row, deletion, leases
+from holdfast.store.driver import Tx
+from holdfast.store.records import processes
+from tests.support import conversations, postgres, two_hosts
+
+NOON = conversations.NOON
+Step = Callable[[Tx], object]
+
+
+@pytest.fixture
+def talks(pair: two_hosts.Pair) -> two_hosts.Pair:
+    """Two hosts, of which both have appended to `talk`; there is a conversation `other`, too."""
+    conversations.begin(pair.one, "talk", "a", title="plan")
+    conversations.begin(pair.one, "other", "a")
+    pair.other.append_message("talk", role="user", content="b")
+    return pair
+
+
+def say(db: SessionDB, content: str, **more: Any) -> Callable[[], Any]:
+    return lambda: db.append_message("talk", role="user", content=content, **more)
+
+
+# --- the log -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2], ids=["alone", "in a batch"])
+def test_concurrent_retries_of_one_uid_are_one_message_and_leave_no_gap(talks: two_hosts.Pair, size: int) -> None:
+    batch = [NewMessage(role="user", content="c", uid="u"), NewMessage(role="user", content="d")][:size]
+    first = two_hosts.append(talks.one, "talk", "c", uid="u")
+    receipt = talks.meanwhile(first, lambda: talks.other.append_messages("talk", batch))[0]
+    assert (receipt.seq, receipt.duplicate) == (3, True)
+    assert say(talks.one, "next")().seq == 3 + size
+
+
+@pytest.mark.parametrize("expect_head", [False, True])
+def test_append_follows_the_head_that_moved_or_is_refused_if_strict(talks: two_hosts.Pair, expect_head: bool) -> None:
+    draft = compactions.make_draft(1, 2, "gist", (), None, None)
+    seen = talks.one.snapshot("talk")
+    outcome = talks.meanwhile(
+        lambda tx: compactions.commit(tx, seen, "child", draft, NOON), say(talks.other, "c", expect_head=expect_head)
+    )
+    if expect_head:
+        assert isinstance(outcome, errors.Superseded)
+        assert outcome.head == "child"
+    else:
+        assert (outcome.seq, outcome.session_id, outcome.moved_from, outcome.epoch) == (3, "child", "talk", 2)
+        assert conversations.contents(talks.one.context("talk")) == ["gist", "b", "c"]
+
+
+def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hosts.Pair) -> None:
+    stale = talks.other.acquire_lease("talk", "turn", "stale", 10)
+    talks.clock.advance(11)
+    holder = leases.current_holder("next")
+    outcome = talks.meanwhile(
+        lambda tx: leases.acquire(tx, "talk", "turn", holder, 60), say(talks.other, "late", lease=stale)
+    )
+    assert isinstance(outcome, errors.LeaseLost)
+    assert talks.one.conversation("talk").last_seq == 2
+
+
+# --- processes ---------------------------------------------------------------------------------------------------
+
+
+def end_process(tx: Tx) -> None:
+    end = {"id": "p", "state": "exited", "exit_code": 0, "uid": "u", "at": NOON}
+    assert processes.record_end(tx, end, "first notice", NOON)
+
+
+PROCESS_ENDS: dict[str, tuple[Step, bool, list[str]]] = {
+    "ended": (end_process, False, ["first notice"]),
+    "deleted": (lambda tx: deletion.delete(tx, "talk", NOON), False, []),
+    "redacted": (lambda tx: deletion.redact(tx, "talk", 3, NOON), True, [""]),
+}
+
+
+@pytest.mark.parametrize("meanwhile", PROCESS_ENDS)
+def test_end_of_a_process_is_recorded_once_and_without_redacted_text(talks: two_hosts.Pair, meanwhile: str) -> None:
+    call = {"id": "c", "name": "start", "arguments": '{"command": "KEY=1 make"}'}
+    talks.one.append_message("talk", role="assistant", tool_calls=[call])
+    talks.one.processes.record_start(conversations.process("p", "talk", "KEY=1 make"))
+    step, recorded, notices = PROCESS_ENDS[meanwhile]
+    outcome = talks.meanwhile(step, lambda: talks.other.processes.record_end("p", "killed", None, "KEY=1 ended"))
+    assert outcome is recorded
+    found = [each.text for each in talks.one.mail.inbox_entries()]
+    assert len(found) == len(notices)
+    assert all(expected in text and "KEY" not in text for expected, text in zip(notices, found, strict=True))
+
+
+# --- maintenance -------------------------------------------------------------------------------------------------
+
+
+def test_orphan_or_ghost_that_is_written_to_is_kept(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "talk", "a")
+    pair.one.end_session("talk", "compression")
+    pair.one.create_session("child", source="test", parent_session_id="talk")
+    pair.one.append_message("child", role="user", content="b")
+    pair.one.create_session("ghost", source="test")
+    pair.clock.advance(30 * conversations.DAY)
+    append = two_hosts.append(pair.one, "child", "still here")
+    assert pair.meanwhile(append, pair.other.admin.finalize_orphaned_sessions) == 0
+    assert pair.one.head("talk").live
+    append = two_hosts.append(pair.one, "ghost", "not empty any more")
+    assert pair.meanwhile(append, pair.other.admin.prune_empty_sessions) == 0
+    assert len(pair.one.transcript("ghost")) == 1
+
+
+# --- locks of several conversations ------------------------------------------------------------------------------
+
+
+def test_steps_over_several_conversations_lock_them_in_one_order(pair: two_hosts.Pair) -> None:
+    conversations.begin(pair.one, "trunk", *"abcdef")
+    for name in ("twig", "leaf"):
+        pair.one.branch("trunk", branch_id=name)
+    before = _deadlocks()
+    for seq in range(1, 5):
+        outcomes = conversations.at_once(
+            lambda seq=seq: pair.one.redact("trunk", seq),
+            lambda seq=seq: pair.other.redact("leaf", seq + 1),
+            lambda seq=seq: pair.other.redact("twig", seq),
+            lambda: pair.one.driver.write("test", lambda tx: conversation_row.lock_all(tx, ["leaf", "trunk", "twig"])),
+        )
+        assert not [each for each in outcomes if isinstance(each, BaseException)]
+    assert _deadlocks() == before
+    assert conversations.contents(pair.one.transcript("leaf")) == [""] * 5 + ["f"]
+
+
+def _deadlocks() -> int:
+    if postgres.admin().info.server_version >= 150000:  # older servers report half a second late
+        postgres.admin().execute("SELECT pg_stat_force_next_flush()")
+    found = postgres.admin().execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    ((count,),) = found.fetchall()
+    return int(count)
+
+
+def test_deadlocked_steps_are_repeated_and_both_succeed(pair: two_hosts.Pair) -> None:
+    for name in ("a", "b"):
+        conversations.begin(pair.one, name)
+    met = threading.Barrier(2, timeout=60)
+    first = [True, True]
+
+    def lock_both(index: int, db: SessionDB, *names: str) -> None:
+        def step(tx: Tx) -> None:
+            conversation_row.lock(tx, names[0])
+            if first[index]:
+                first[index] = False
+                met.wait()
+            conversation_row.lock(tx, names[1])
+            tx.run("title_set", key=conversation_row.lock(tx, names[0]).key, title=f"by {names[0]}")
+
+        db.driver.write("test", step)
+
+    lock_both_orders = (lambda: lock_both(0, pair.one, "a", "b"), lambda: lock_both(1, pair.other, "b", "a"))
+    assert conversations.at_once(*lock_both_orders) == [None, None]
+    assert [pair.one.conversation(name).title for name in "ab"] == ["by a", "by b"]
