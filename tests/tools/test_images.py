@@ -1,4 +1,4 @@
-"""Pictures: told from other files by what is in them, and only those that hold together are shown to a model."""
+"""Images are recognised by their content, and only whole ones are shown to a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +16,9 @@ from holdfast import content_parts, types
 from holdfast.model import base
 from holdfast.model.anthropic import request as anthropic_request
 from holdfast.model.openai import request as openai_request
-from holdfast.store import message_codec
 from holdfast.tools.files import images, read
-from tests.support import file_tools
+from tests.support import messages
+from tests.support.file_tools import FileTools
 
 
 def chunk(name: bytes, body: bytes) -> bytes:
@@ -43,67 +42,61 @@ KINDS = {"image/png": (png(), 2, 1), "image/jpeg": (JPEG, 4, 3), "image/gif": (G
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
+def test_image_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
     data, width, height = KINDS[kind]
     (tmp_path / "shot").write_bytes(data)
-    result = file_tools.Doing(tmp_path)("read_file", path="shot")
+    result = FileTools(tmp_path)("read_file", path="shot")
     told, image = content_parts.parse(result.content)
     assert told == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
     assert image == content_parts.Image(media_type=kind, data=base64.b64encode(data).decode())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_broken_picture_is_never_shown(tmp_path: Path, kind: str) -> None:
+def test_broken_image_is_never_shown(tmp_path: Path, kind: str) -> None:
     data, _, _ = KINDS[kind]
     assert images.read(data)
     for cut in range(len(data) - 1):
         assert images.read(data[:cut]) is None, cut
     (tmp_path / "shot").write_bytes(data[: len(data) // 2])
-    result = file_tools.Doing(tmp_path)("read_file", path="shot")
+    result = FileTools(tmp_path)("read_file", path="shot")
+    flipped = bytearray(png())
+    flipped[20] ^= 1
+    assert images.read(bytes(flipped)) is None
     assert "image" not in {part.get("type") for part in result.content if isinstance(part, dict)}
 
 
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=60))
-def test_for_any_bytes_behind_a_beginning_nothing_breaks(kind: str, data: bytes) -> None:
-    images.read(KINDS[kind][0][:12] + data)
+def test_any_bytes_after_a_header_are_refused(kind: str, data: bytes) -> None:
+    found = images.read(KINDS[kind][0][:12] + data)
+    assert found is None or found.media_type == kind
 
 
-def test_a_flipped_bit_of_a_png_is_found() -> None:
-    data = bytearray(png())
-    data[20] ^= 1
-    assert images.read(bytes(data)) is None
-
-
-def test_a_picture_that_is_too_large_is_told(tmp_path: Path) -> None:
+def test_large_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "wide.png").write_bytes(png(read.MAX_IMAGE_SIDE + 1))
     (tmp_path / "long.png").write_bytes(png() + b"\0" * read.MAX_IMAGE_BYTES)
-    do = file_tools.Doing(tmp_path)
+    tools = FileTools(tmp_path)
     for name, told in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
-        result = do("read_file", path=name)
+        result = tools("read_file", path=name)
         assert not result.ok
         assert told in str(result.content)
 
 
-def messages(content: types.Content) -> tuple[types.Message, ...]:
+def result_request(content: types.Content) -> base.Request:
+    """Return a request in which a tool has returned this content."""
     call = types.ToolCall("c1", "read_file", '{"path": "shot"}')
-    bodies_of: list[tuple[Any, ...]] = [
-        ("user", "look", (), None),
-        ("assistant", "", (call,), None),
-        ("tool", content, (), "c1"),
-    ]
-    return tuple(
-        types.Message(
-            number, f"u{number}", "s", role, 0.0, message_codec.encode(said, calls, call_id, None, types.Usage())
-        )
-        for number, (role, said, calls, call_id) in enumerate(bodies_of, 1)
+    history = (
+        messages.message(1, "user", "look"),
+        messages.message(2, "assistant", tool_calls=(call,)),
+        messages.message(3, "tool", content, tool_call_id="c1"),
     )
+    return base.Request(messages=history, system="", tools=())
 
 
-def test_both_kinds_of_provider_are_sent_the_picture_of_a_result(tmp_path: Path) -> None:
+def test_both_providers_are_sent_the_image_of_a_result(tmp_path: Path) -> None:
     (tmp_path / "shot").write_bytes(png())
-    content = file_tools.Doing(tmp_path)("read_file", path="shot").content
+    content = FileTools(tmp_path)("read_file", path="shot").content
     data = base64.b64encode(png()).decode()
-    request = base.Request(messages=messages(content), system="", tools=())
+    request = result_request(content)
     one = msgspec.json.decode(msgspec.json.encode(anthropic_request.build(request, model="m", max_output=9)))
     (result,) = one["messages"][-1]["content"]
     assert [block["type"] for block in result["content"]] == ["text", "image"]

@@ -1,4 +1,4 @@
-"""Finding the one place that is meant; and never another."""
+"""An edit changes the one place that matches, or nothing; the diff shows every change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import errors
 from holdfast.tools.files import diff, edit
 
 
-def replaced(text: str, old: str, new: str, replace_all: bool = False) -> str:
+def replace(text: str, old: str, new: str, replace_all: bool = False) -> str:
     return edit.apply_edit(text, edit.TextEdit(old_text=old, new_text=new, replace_all=replace_all))
 
 
@@ -20,45 +20,34 @@ TEXT = st.text(st.sampled_from("ab \n\t'é"), max_size=30)
 
 
 @given(TEXT, TEXT, TEXT, TEXT)
-def test_for_any_text_that_stands_there_once_an_edit_is_replacing_it_once(
-    before: str, old: str, new: str, after: str
-) -> None:
+def test_any_unique_text_is_replaced_and_line_ends_are_kept(before: str, old: str, new: str, after: str) -> None:
     text = before + old + after
     assume(old and old != new and text.find(old, text.find(old) + 1) < 0)
-    assert replaced(text, old, new) == text.replace(old, new, 1)
+    assert replace(text, old, new) == text.replace(old, new, 1)
+    if "\n" in text:
+        assert replace(text.replace("\n", "\r\n"), old, new) == text.replace(old, new, 1).replace("\n", "\r\n")
 
 
 @given(TEXT, TEXT.filter(bool), TEXT, TEXT)
-def test_for_any_text_replacing_all_is_replacing_all(before: str, old: str, after: str, new: str) -> None:
+def test_replace_all_replaces_every_occurrence_of_any_text(before: str, old: str, after: str, new: str) -> None:
     text = before + old + after
     assume(old != new)
-    assert replaced(text, old, new, replace_all=True) == text.replace(old, new)
+    assert replace(text, old, new, replace_all=True) == text.replace(old, new)
 
 
 @given(TEXT, TEXT.filter(bool), TEXT)
-def test_for_any_edit_that_is_done_only_one_stretch_of_lines_changes(text: str, old: str, new: str) -> None:
+def test_any_edit_changes_one_range_of_lines_only(text: str, old: str, new: str) -> None:
     assume(old != new)
     try:
-        made = replaced(text, old, new)
+        made = replace(text, old, new)
     except errors.ToolFailed:
         return
     before, after = text.split("\n"), made.split("\n")
     span = old.count("\n") + 1
-    kept = [
-        start
+    assert any(
+        after[:start] == before[:start] and after[len(after) - (len(before) - start - span) :] == before[start + span :]
         for start in range(len(before) - span + 1)
-        if after[:start] == before[:start]
-        and after[len(after) - (len(before) - start - span) :] == before[start + span :]
-    ]
-    assert kept
-
-
-@given(TEXT, TEXT, TEXT, TEXT)
-def test_for_any_windows_file_the_line_ends_stay(before: str, old: str, new: str, after: str) -> None:
-    text = before + old + after
-    assume("\n" in text and old and old != new and text.find(old, text.find(old) + 1) < 0)
-    made = replaced(text.replace("\n", "\r\n"), old, new)
-    assert made == text.replace(old, new, 1).replace("\n", "\r\n")
+    )
 
 
 CODE = "def f():\n    if x:\n        return 1\n    return 2\n\n\ndef g():\n    return 3\n"
@@ -88,13 +77,13 @@ CODE = "def f():\n    if x:\n        return 1\n    return 2\n\n\ndef g():\n    r
         # A file of both kinds of ends keeps those of all other lines.
         ("one\r\ntwo\r\nthree\nfour\n", "one\ntwo", "1\n2", "1\r\n2\r\nthree\nfour\n"),
     ],
-)  # fmt: skip
-def test_differences_that_models_do_not_mean_are_looked_past(text: str, old: str, new: str, made: str) -> None:
-    assert replaced(text, old, new) == made
+)
+def test_unintended_differences_are_ignored(text: str, old: str, new: str, made: str) -> None:
+    assert replace(text, old, new) == made
 
 
 @pytest.mark.parametrize(
-    ("text", "old", "told"),
+    ("text", "old", "reason"),
     [
         ("a\na\n", "a", "2 places, at lines 1, 2"),
         ("aaa", "aa", "2 places"),
@@ -107,25 +96,25 @@ def test_differences_that_models_do_not_mean_are_looked_past(text: str, old: str
         ("z\n" * 50, "z", "many places"),
     ],
 )
-def test_a_place_that_is_not_clear_is_not_changed(text: str, old: str, told: str) -> None:
-    with pytest.raises(errors.ToolFailed, match=told):
-        replaced(text, old, "x" if old != "x" or "same" in told else "y")
+def test_ambiguous_or_missing_text_changes_nothing(text: str, old: str, reason: str) -> None:
+    with pytest.raises(errors.ToolFailed, match=reason):
+        replace(text, old, "x" if old != "x" or "same" in reason else "y")
 
 
-def test_replacing_all_is_exact_but_for_line_ends() -> None:
-    assert replaced("a\r\nb\r\na\r\nb\r\n", "a\nb", "c\nd", replace_all=True) == "c\r\nd\r\nc\r\nd\r\n"
+def test_replace_all_is_exact_except_for_line_ends() -> None:
+    assert replace("a\r\nb\r\na\r\nb\r\n", "a\nb", "c\nd", replace_all=True) == "c\r\nd\r\nc\r\nd\r\n"
     with pytest.raises(errors.ToolFailed, match="not in the file"):
-        replaced("  a  b\n  a  b\n", "a b", "c", replace_all=True)
+        replace("  a  b\n  a  b\n", "a b", "c", replace_all=True)
 
 
-def test_what_comes_nearest_is_shown_with_its_numbers() -> None:
+def test_most_similar_lines_are_shown_with_their_numbers() -> None:
     text = "\n".join(f"line {number}" for number in range(50)) + "\n" + CODE
     with pytest.raises(errors.ToolFailed) as caught:
-        replaced(text, "    if x:\n        return 5\n", "x")
+        replace(text, "    if x:\n        return 5\n", "x")
     assert "52\t    if x:\n53\t        return 1\n" in str(caught.value)
     assert len(str(caught.value)) < 1_000
     with pytest.raises(errors.ToolFailed, match="No line is similar"):
-        replaced(text, "quetzalcoatl", "x")
+        replace(text, "quetzalcoatl", "x")
 
 
 @pytest.mark.parametrize(
@@ -135,17 +124,15 @@ def test_what_comes_nearest_is_shown_with_its_numbers() -> None:
         ("\n" * 100_000, "\n" * 50_000 + "x"),
         (" " * 1_000_000, " " * 400_000 + "x"),
         ("a b\n" * 50_000, "a  b\n" * 20_000 + "c"),
+        ("word\n" * 100_000, "nothing\nlike  it\n"),
+        ("word\n" * 100_000, "}\n)"),
+        ("word\n" * 100_000, "word 7 nothing"),
+        ("word\n" * 100_000, "word\n\nword"),
     ],
 )
-def test_no_text_takes_forever(text: str, old: str) -> None:
-    with pytest.raises(errors.ToolFailed):
-        replaced(text, old, "y")
-
-
-@pytest.mark.parametrize("old", ["nothing like it", "nothing\nlike  it\n", "}\n)", "word 7 nothing", "word\n\nword"])
-def test_a_miss_in_a_large_file_takes_no_look_at_each_line(old: str) -> None:
-    """Counted in calls, as time would depend on the machine."""
-    text, calls = "word\n" * 200_000, 0
+def test_missing_text_in_a_large_file_takes_no_call_per_line(text: str, old: str) -> None:
+    """Calls are counted, as time would depend on the machine."""
+    calls = 0
 
     def count(*_: object) -> None:
         nonlocal calls
@@ -154,17 +141,17 @@ def test_a_miss_in_a_large_file_takes_no_look_at_each_line(old: str) -> None:
     sys.setprofile(count)
     try:
         with pytest.raises(errors.ToolFailed, match="not in the file"):
-            replaced(text, old, "y")
+            replace(text, old, "y")
     finally:
         sys.setprofile(None)
     assert 0 < calls < 50_000
 
 
-# --- the difference -----------------------------------------------------------------------------------
+# --- the diff -----------------------------------------------------------------------------------------
 
 
-def applied(old: str, difference: str) -> str:
-    """The new text, made from the old one and the difference alone."""
+def apply_diff(old: str, difference: str) -> str:
+    """Return the new text, made from the old one and the diff."""
     before, made, at = old.split("\n") if old else [], list[str](), 0
     for line in difference.split("\n") if difference else []:
         if line.startswith("@@"):
@@ -180,35 +167,35 @@ def applied(old: str, difference: str) -> str:
     return "\n".join(made + before[at:])
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
-def test_for_any_two_texts_the_difference_makes_one_from_the_other(one: list[str], other: list[str]) -> None:
+LINES = st.lists(st.sampled_from("abc"), max_size=30)
+
+
+@given(LINES, LINES)
+def test_diff_of_any_two_texts_makes_one_from_the_other(one: list[str], other: list[str]) -> None:
     old, new = "\n".join(one), "\n".join(other)
-    difference, added, gone = diff.unified(old, new)
-    assert applied(old, difference) == new
-    assert len(one) + added - gone == len(other)
+    difference, added, removed = diff.unified(old, new)
+    assert apply_diff(old, difference) == new
+    assert len(one) + added - removed == len(other)
     assert bool(difference) == (old != new)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "counted"),
-    [("", "a", (1, 0)), ("", "a\n", (1, 0)), ("", "a\nb\n", (2, 0)), ("", "\n", (1, 0)), ("a\n", "", (0, 1)),
-     ("", "", (0, 0)), ("a", "a\n", (1, 0)), ("a\n", "b\n", (1, 1))],
+    ("old", "new", "counts"),
+    [("", "a", (1, 0)), ("", "a\nb\n", (2, 0)), ("", "\n", (1, 0)), ("a\n", "", (0, 1)), ("", "", (0, 0)),
+     ("a", "a\n", (1, 0)), ("a\n", "b\n", (1, 1))],
 )  # fmt: skip
-def test_lines_are_counted_as_people_do(old: str, new: str, counted: tuple[int, int]) -> None:
+def test_added_and_removed_lines_are_counted(old: str, new: str, counts: tuple[int, int]) -> None:
     difference, *found = diff.unified(old, new)
-    assert tuple(found) == counted
+    assert tuple(found) == counts
     shown = difference.split("\n")[1:]
-    assert (sum(line.startswith("+") for line in shown), sum(line.startswith("-") for line in shown)) == counted
+    assert (sum(line.startswith("+") for line in shown), sum(line.startswith("-") for line in shown)) == counts
 
 
-def test_a_difference_that_would_take_forever_is_right_all_the_same() -> None:
+def test_large_diff_is_bounded_and_hidden_characters_are_escaped() -> None:
     old = "\n".join(["x"] * 3_000 + ["end"])
     for new in (old.replace("end", "END").replace("x", "y", 1), "\n".join(["y", *["x"] * 2_000, "END"])):
         difference, _, _ = diff.unified(old, new)
         assert difference.count("\n") < 20 or "more lines of changes" in difference
-
-
-def test_hidden_characters_are_spelled_out_and_long_ones_cut() -> None:
     difference, _, _ = diff.unified("a\r\n", "\x1b[2Ka\u202e\u200b\udce9\n" + "x" * 5_000)
     assert "-a\\r" in difference
     assert "+\\x1b[2Ka\\u202e\\u200b\\udce9" in difference

@@ -1,4 +1,4 @@
-"""Tools made of functions: what models are told of them, what reaches them, and what comes back."""
+"""A function becomes a tool: its schema, its arguments, its result and its approval."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Tree(msgspec.Struct):
     below: list[Tree] = []
 
 
-def result(tool: base.Tool, gate: base.Gate = registry.allow_reads_only, **arguments: Any) -> base.Result:
-    return asyncio.run(registry.Registry([tool], gate).run(types.ToolCall("x", tool.spec.name, arguments)))
+async def call(tool: base.Tool, gate: base.Gate = registry.allow_reads_only, **arguments: Any) -> base.Result:
+    return await registry.Registry([tool], gate).run(types.ToolCall("x", tool.spec.name, arguments))
 
 
-@decorator.tool
-def everything(
+@holdfast.tool
+def every_type(
     text: str,
     count: Annotated[int, "How many."] = 3,
     share: float = 0.5,
     sure: bool = False,
     mode: Literal["fast", "slow"] = "fast",
     when: str | None = None,
-    tags: list[str] = [],  # noqa: B006 -- what people write
+    tags: list[str] = [],  # noqa: B006 -- each call has its own default
     sizes: dict[str, int] = {},  # noqa: B006
     place: Place | None = None,
 ) -> Any:
@@ -52,53 +52,50 @@ def everything(
     return [text, count, share, sure, mode, when, tags, sizes, place]
 
 
-def test_a_model_is_told_what_the_signature_says() -> None:
-    assert everything.spec.name == "everything"
-    assert everything.spec.description == "Takes one of each.\n\nAnd says so."
-    schema = everything.spec.parameters
+def test_schema_is_made_from_the_signature() -> None:
+    assert every_type.spec.name == "every_type"
+    assert every_type.spec.description == "Takes one of each.\n\nAnd says so."
+    schema = every_type.spec.parameters
     assert (schema["type"], schema["required"], schema["additionalProperties"]) == ("object", ["text"], False)
-    told = schema["properties"]
-    assert told["text"] == {"type": "string"}
-    assert told["count"] == {"type": "integer", "default": 3, "description": "How many."}
-    assert told["mode"] == {"type": "string", "enum": ["fast", "slow"], "default": "fast"}
-    assert told["when"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
-    assert told["sizes"] == {"type": "object", "additionalProperties": {"type": "integer"}}
-    assert told["place"]["anyOf"][0]["properties"]["floor"] == {"type": "integer", "minimum": 0, "default": 0}
+    properties = schema["properties"]
+    assert properties["text"] == {"type": "string"}
+    assert properties["count"] == {"type": "integer", "default": 3, "description": "How many."}
+    assert properties["mode"] == {"type": "string", "enum": ["fast", "slow"], "default": "fast"}
+    assert properties["when"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
+    assert properties["sizes"] == {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert properties["place"]["anyOf"][0]["properties"]["floor"] == {"type": "integer", "minimum": 0, "default": 0}
     assert "$ref" not in json.dumps(schema)
 
 
-def test_what_is_left_out_is_the_default_anew_each_time() -> None:
+async def test_defaults_are_new_in_each_call_and_nested_values_are_converted() -> None:
     for _ in range(2):
-        assert json.loads(str(result(everything, text="a").content)) == [
-            "a", 3, 0.5, False, "fast", None, ["seen"], {}, None,
-        ]  # fmt: skip
+        content = str((await call(every_type, text="a")).content)
+        assert json.loads(content) == ["a", 3, 0.5, False, "fast", None, ["seen"], {}, None]
 
-
-def test_nested_values_reach_the_function_as_what_it_declared() -> None:
     @decorator.tool
     async def where(places: list[Place]) -> str:
         """Names places."""
         return ", ".join(f"{place.name} {place.floor}" for place in places)
 
-    assert result(where, places=[{"name": "hall"}, {"name": "attic", "floor": 3}]).content == "hall 0, attic 3"
+    result = await call(where, places=[{"name": "hall"}, {"name": "attic", "floor": 3}])
+    assert result.content == "hall 0, attic 3"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         ({}, "Missing arguments: text"),
         ({"text": 1}, "`text` must be of type string"),
         ({"text": "a", "mode": "odd"}, "fast, slow"),
         ({"text": "a", "tags": [1]}, "`tags[0]`: Expected `str`, got `int`"),
         ({"text": "a", "place": {"name": "x", "floor": -1}}, "`place.floor`: Expected `int` >= 0"),
-        ({"text": "a", "place": {}}, "missing required field `name`"),
         ({"text": "a", "other": 1}, "Unknown argument: 'other'"),
     ],
 )
-def test_what_does_not_fit_is_told_and_never_reaches_the_function(arguments: dict[str, Any], told: str) -> None:
-    made = result(everything, **arguments)
-    assert not made.ok
-    assert told in str(made.content)
+async def test_invalid_arguments_never_reach_the_function(arguments: dict[str, Any], reason: str) -> None:
+    result = await call(every_type, **arguments)
+    assert not result.ok
+    assert reason in str(result.content)
 
 
 @pytest.mark.parametrize(
@@ -114,25 +111,30 @@ def test_what_does_not_fit_is_told_and_never_reaches_the_function(arguments: dic
         ([{"name": "x"}], '[{"name":"x"}]'),
     ],
 )
-def test_any_value_comes_back_as_something_a_model_reads(value: object, content: object) -> None:
+async def test_any_value_is_converted_to_content(value: object, content: types.Content) -> None:
     @decorator.tool
     def give() -> Any:
         """Gives it."""
         return value
 
-    assert result(give) == base.Result(content)  # type: ignore[arg-type]
+    assert await call(give) == base.Result(content)
 
 
-def test_a_value_that_is_no_json_is_told() -> None:
+@pytest.mark.parametrize(("error", "reason"), [(None, "object, which is neither"), (StopIteration(), "Error: ")])
+async def test_function_that_raises_or_returns_no_json_fails(error: Exception | None, reason: str) -> None:
     @decorator.tool
-    def give() -> Any:
-        """Gives it."""
+    def fail() -> Any:
+        """Fails."""
+        if error:
+            raise error
         return object()
 
-    assert "object, which is neither" in str(result(give).content)
+    result = await call(fail)
+    assert not result.ok
+    assert reason in str(result.content)
 
 
-def test_a_function_that_is_not_async_does_not_hold_up_the_loop() -> None:
+async def test_synchronous_function_does_not_block_the_loop() -> None:
     release = threading.Event()
 
     @decorator.tool(parallel=True)
@@ -141,29 +143,14 @@ def test_a_function_that_is_not_async_does_not_hold_up_the_loop() -> None:
         assert release.wait(60)
         return "over"
 
-    async def story() -> base.Result:
-        running = asyncio.create_task(registry.Registry([wait]).run(types.ToolCall("x", "wait", {})))
-        await asyncio.sleep(0)
-        release.set()  # Reached only if the loop is free.
-        return await running
-
+    running = asyncio.create_task(call(wait))
+    await asyncio.sleep(0)
+    release.set()  # Reached only if the loop is free.
+    assert (await running).content == "over"
     assert wait.parallel
-    assert asyncio.run(story()).content == "over"
 
 
-def test_no_way_to_raise_leaves_anybody_waiting() -> None:
-    @decorator.tool
-    def stop() -> str:
-        """Raises what no future can carry."""
-        raise StopIteration
-
-    assert not result(stop).ok
-
-
-# --- approval ----------------------------------------------------------------------------------------------
-
-
-def test_nothing_happens_before_it_is_allowed() -> None:
+async def test_function_runs_after_its_approval_only() -> None:
     sent: list[str] = []
     asked: list[base.Act] = []
 
@@ -174,26 +161,25 @@ def test_nothing_happens_before_it_is_allowed() -> None:
         return "Sent."
 
     @asynccontextmanager
-    async def allows(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
+    async def allow(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
         assert not sent
         asked.append(act)
         yield
 
-    assert not result(send, to="Ann").ok
+    assert not (await call(send, to="Ann")).ok
     assert sent == []
-    assert result(send, allows, to="Ann\n\x1b[2J\u202e").content == "Sent."
+    assert (await call(send, allow, to="Ann\n\x1b[2J\u202e")).content == "Sent."
     (act,) = asked
     assert (act.tool, act.kind) == ("send-mail", "reach")
     assert act.summary == 'send-mail(to="Ann\\n\\u001b[2J\\u202e")'
-    assert act.summary.isprintable()
     asked.clear()
     sent.clear()
-    result(send, allows, to="x" * 1_000)
+    await call(send, allow, to="x" * 1_000)
     assert len(asked[0].summary) <= decorator.MAX_SUMMARY + 1
     assert "x" * 1_000 in asked[0].detail
 
 
-# --- what no tool can be made of -----------------------------------------------------------------------------
+# --- invalid functions ---------------------------------------------------------------------------------------
 
 
 def no_docstring(a: str) -> str:
@@ -211,7 +197,7 @@ def stars(*a: str) -> str:
 
 
 def unknown(a: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821
-    """Has a type nobody knows."""
+    """Has an unknown type."""
     return str(a)
 
 
@@ -221,7 +207,7 @@ def endless(a: Tree) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "reason"),
     [
         (no_docstring, "docstring"),
         (no_type, "parameter `a` of the tool no_type needs a type"),
@@ -231,10 +217,6 @@ def endless(a: Tree) -> str:
         (lambda: "", "not a valid tool name"),
     ],
 )
-def test_a_function_no_tool_can_be_made_of_is_refused_with_the_reason(function: Any, told: str) -> None:
-    with pytest.raises(errors.InvalidArgument, match=told):
+def test_invalid_function_is_refused(function: Any, reason: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=reason):
         decorator.tool(function)
-
-
-def test_the_package_hands_it_out() -> None:
-    assert holdfast.tool is decorator.tool
