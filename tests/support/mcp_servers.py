@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,6 @@ async def call(all_of_them: servers.McpServers, name: str, heard: list[str] | No
 
 async def tools(all_of_them: servers.McpServers) -> dict[str, base.Tool]:
     return {tool.spec.name: tool for tool in (await all_of_them.offer()).tools}
-
-
-def run(work: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await work()
-
-    asyncio.run(main())
 
 
 def is_text(content: types.Content) -> str:
