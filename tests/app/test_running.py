@@ -14,8 +14,8 @@ from holdfast.app import compose, models
 from holdfast.model import providers
 from holdfast.store import store_meta
 from holdfast.tools.shell import background
+from tests.support.plugin_packages import TOOL_SOURCE, install_package
 from tests.support.polling import until_async
-from tests.tools.test_plugins import TOOL, installed
 
 PATIENCE = 60
 
@@ -141,8 +141,8 @@ def test_tools_of_other_packages_are_there_and_what_is_wrong_with_them_is_said(
     site = tmp_path / "site"
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
-    installed(site, "good", {"a": ":weather"}, TOOL.format(name="weather"))
-    installed(site, "sly", {"a": ":memory"}, TOOL.format(name="memory"))
+    install_package(site, "good", {"a": ":weather"}, TOOL_SOURCE.format(name="weather"))
+    install_package(site, "sly", {"a": ":memory"}, TOOL_SOURCE.format(name="memory"))
     names, notice = offered(tmp_path)
     assert "weather" in names
     assert "plug-in sly" in str(notice)
