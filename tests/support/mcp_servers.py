@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast import types
 from holdfast.tools import base
 from holdfast.tools.mcp import servers, settings
 
@@ -44,8 +43,3 @@ async def call(all_of_them: servers.McpServers, name: str, heard: list[str] | No
 
 async def tools(all_of_them: servers.McpServers) -> dict[str, base.Tool]:
     return {tool.spec.name: tool for tool in (await all_of_them.offer()).tools}
-
-
-def is_text(content: types.Content) -> str:
-    assert isinstance(content, str), content
-    return content

@@ -14,6 +14,13 @@ from holdfast import types
 from holdfast.tools import plugins, registry
 from tests.support.plugin_packages import TOOL_SOURCE, install_package
 
+INVALID_NAME = """
+from holdfast import types
+from holdfast.tools import base
+
+weather = base.Tool(types.ToolSpec("a b", "", {}), None)
+"""
+
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -79,12 +86,7 @@ async def test_function_may_return_several_tools(site: Path) -> None:
         ("weather = 'a text'", ":weather", "returned str instead of a tool"),
         ("def weather():\n    return None", ":weather", "returned NoneType instead of a tool"),
         ("def weather(needed):\n    return needed", ":weather", "TypeError"),
-        (
-            "from holdfast import types\nfrom holdfast.tools import base\n"
-            "weather = base.Tool(types.ToolSpec('a b', '', {}), None)",
-            ":weather",
-            "'a b'",
-        ),
+        (INVALID_NAME, ":weather", "'a b'"),
     ],
 )
 def test_broken_package_is_named_and_the_others_are_loaded(site: Path, source: str, target: str, reason: str) -> None:
