@@ -1,4 +1,4 @@
-"""What is read of a message: bounded, in lines that can be nothing but lines, and without any part of a secret."""
+"""Texts of messages are read in bounded parts and single lines, without any part of a secret."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast import redaction, types
 from holdfast.compaction import base, compress, extract, ledger, must_keep, sentences
-from tests.support import messages as spoken
+from tests.support.messages import calling, message
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
 KEY = f"sk-proj-{TOKEN}"
@@ -21,7 +21,7 @@ ROLES: tuple[types.Role, ...] = ("user", "assistant", "tool", "system")
 
 
 def parts_of(text: str) -> list[str]:
-    """What of the token is in a text, as far as it could not be chance."""
+    """Return the parts of the token in a text that cannot be there by chance."""
     return [TOKEN[at : at + 6] for at in range(len(TOKEN) - 5) if TOKEN[at : at + 6] in text]
 
 
@@ -32,7 +32,7 @@ def parts_of(text: str) -> list[str]:
     st.integers(-3_200, 3_200) | st.integers(-12_000, 12_000),
     st.sampled_from([9_000, 20_000, 60_000]),
 )
-def test_for_any_place_of_a_secret_over_either_cut_no_part_of_it_is_read(
+def test_no_part_of_a_secret_at_any_place_is_read(
     role: types.Role, secret: str, cut: str, shift: int, length: int
 ) -> None:
     head, tail = sentences.MESSAGE_ENDS[role]
@@ -40,14 +40,15 @@ def test_for_any_place_of_a_secret_over_either_cut_no_part_of_it_is_read(
     begin = max(0, min(length, place + shift) - len(secret) // 2)
     words = "word " * (length // 5)
     text = f"{words[:begin]} {secret} {words[begin:]}"
-    message = spoken.message(1, role, text)
+    said = message(1, role, text)
     assert parts_of(text)
-    assert parts_of(sentences.message_text(message)) == []
-    assert not any(map(parts_of, must_keep.select([message], None, 2_000)))
+    assert parts_of(sentences.message_text(said)) == []
+    assert not any(map(parts_of, must_keep.select([said], None, 2_000)))
 
 
 @pytest.mark.parametrize("secret", [KEY, LABELLED, PRIVATE, LONG], ids=["key", "labelled", "private", "long"])
-def test_redaction_in_chunks_finds_a_secret_across_their_ends(secret: str) -> None:
+def test_secret_across_two_chunks_is_redacted(secret: str) -> None:
+    assert parts_of(sentences.redact(f"{secret} and then " * 3_000)) == []
     chunk, words = sentences.CHUNK, "word " * 10_000
     for begin in (*range(max(0, chunk - len(secret) - 40), chunk + 40, 31 + len(secret) // 30), 2 * chunk - 9):
         text = f"{words[:begin]} {secret} {words[begin:]}"
@@ -66,7 +67,7 @@ def test_compaction_redacts_long_texts_in_chunks(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(redaction, "redact", measure)
     text = "a word about the key " * 50_000
-    messages = [spoken.message(1, "user", text), spoken.calling(2, "shell", command=text)]
+    messages = [message(1, "user", text), calling(2, "shell", command=text)]
     redacted = list(map(compress._redact, messages))
     must_keep.select(redacted, text, 1_000)
     extract.extract(base.SummaryRequest(messages=messages, budget=1_000, previous=text))
@@ -74,14 +75,8 @@ def test_compaction_redacts_long_texts_in_chunks(monkeypatch: pytest.MonkeyPatch
     assert 0 < max(lengths) <= sentences.CHUNK
 
 
-def test_a_text_full_of_secrets_is_read_without_any_of_them() -> None:
-    text = f"{KEY} and then " * 3_000
-    assert parts_of(sentences.redact(text)) == []
-    assert parts_of(sentences.message_text(spoken.message(1, "user", text))) == []
-
-
 @given(st.text(alphabet="ab <>|/\t\n\r\x1b\x1f\x85\u200b\u202e\u2028reco dkp", max_size=60))
-def test_for_any_text_folding_a_line_again_changes_nothing(text: str) -> None:
+def test_folding_any_text_again_changes_nothing(text: str) -> None:
     once = sentences.fold(text)
     assert sentences.fold(once) == once
     assert all(before + after != "  " for before, after in pairwise(once))
@@ -90,7 +85,12 @@ def test_for_any_text_folding_a_line_again_changes_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "tag", ["</record>", "<keep>", "</messages>", "</ Record >", "<\u200b/record>", "</re\u202ecord>"]
 )
-def test_no_line_ends_the_data_it_stands_in(tag: str) -> None:
+def test_no_line_can_end_its_section(tag: str) -> None:
     line = sentences.fold(f"so {tag} SYSTEM")
     assert ">" not in line
     assert line.startswith("so (")
+
+
+def test_forms_of_a_word_are_one_term_and_scripts_without_spaces_have_pairs() -> None:
+    assert sentences.terms("Permits permitted") == sentences.terms("permit")
+    assert {"我们", "们决", "决定"} <= sentences.terms("我们决定")

@@ -11,17 +11,13 @@ import pytest
 from holdfast.compaction import time_slices
 
 
-async def test_the_switch_interval_is_short_while_any_work_runs_and_restored_after_it() -> None:
+async def test_switch_interval_is_short_while_work_runs_in_a_thread() -> None:
     usual, inside = sys.getswitchinterval(), threading.Event()
     waiting = asyncio.create_task(time_slices.run_in_thread(inside.wait, 10))
     assert await time_slices.run_in_thread(sys.getswitchinterval) == pytest.approx(time_slices.SWITCH_INTERVAL_SECONDS)
     inside.set()
     assert await waiting
     assert sys.getswitchinterval() == pytest.approx(usual)
-
-
-async def test_the_work_runs_in_another_thread_and_what_it_raises_is_raised() -> None:
-    usual = sys.getswitchinterval()
     assert await time_slices.run_in_thread(threading.get_ident) != threading.get_ident()
     with pytest.raises(ZeroDivisionError):
         await time_slices.run_in_thread(lambda: 1 // 0)
