@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, budget, compress, hooks, policy
+from holdfast.compaction import base, compress, hooks, policy
 from holdfast.compaction.base import Outcome
 from tests.support import agents, conversations
 from tests.support.compaction import (
@@ -227,24 +227,6 @@ async def test_budget_that_another_process_changed_is_read_again(
     monkeypatch.setattr(talk, "update_budget", overtake)
     made = await compact(talk, writer := FakeSummarizer(), clock=clock)
     assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
-
-
-async def test_success_is_recorded_in_a_budget_that_another_process_changed(
-    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write, clock, writes = talk.update_budget, conversations.Clock(), list[int]()
-
-    async def overtake(*given: Any) -> bool:
-        writes.append(1)
-        if len(writes) == 2:  # The first counts the attempt, the second its end.
-            version, body = await talk.budget("talk")
-            assert await write("talk", version, {**body, "reviews": {"input": 7}})
-        return await write(*given)
-
-    monkeypatch.setattr(talk, "update_budget", overtake)
-    assert (await compact(talk, clock=clock)).outcome is Outcome.COMPACTED
-    found = budget.parse((await talk.budget("talk"))[1])
-    assert (found.recent, found.begun, found.reviews.input) == ((clock(),), 0.0, 7)
 
 
 async def test_cooldown_takes_no_lease_and_reads_no_context(

@@ -319,18 +319,6 @@ def test_invalid_ledger_lets_pinned_messages_stay(db: SessionDB) -> None:
         db.undo_compaction(TALK)
 
 
-def test_every_message_is_measured_once(db: SessionDB) -> None:
-    say(db, *(line for name in range(500) for line in ("user", f"calls {name}", f"result {name}", "assistant")))
-    measured: list[int] = []
-
-    def count(message: types.Message) -> int:
-        measured.append(message.seq)
-        return size(message)
-
-    assert cut.find_cut(db.context(TALK), count, tail_tokens=5_000) is not None
-    assert sorted(measured) == list(range(1, 2_001))
-
-
 # --- any history -------------------------------------------------------------------------------------
 
 NAMES = st.sampled_from(["a", "b", "c"])

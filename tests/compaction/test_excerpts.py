@@ -26,9 +26,6 @@ def total(messages: list[types.Message]) -> int:
     return sum(map(METER.of, messages))
 
 
-# --- one message -----------------------------------------------------------------------------------------
-
-
 def test_huge_text_becomes_head_tail_and_a_pointer_with_the_number_of_characters() -> None:
     text = prose(40_000)
     shown = excerpts.shorten(message(17, "user", text), 500, METER.of)
@@ -128,9 +125,6 @@ def test_shortening_any_text_again_changes_nothing(text: str, room: int) -> None
     once = excerpts.shorten(message(1, "user", text), room, METER.of)
     assert METER.of(once) <= max(room, 40)
     assert METER.of(excerpts.shorten(once, room, METER.of)) <= METER.of(once)
-
-
-# --- a whole context -------------------------------------------------------------------------------------
 
 
 def history(outputs: list[int], request: str = "go on", newer: list[int] | None = None) -> list[types.Message]:

@@ -40,8 +40,6 @@ def test_addresses_are_not_files() -> None:
     assert found == ["./run.sh", "C:\\temp\\x.txt"]
 
 
-# --- open requests -----------------------------------------------------------------------------------
-
 PERMIT = talk("Remind me to renew the parking permit.", "OK.", "What is the weather?", "Sunny.")
 
 
@@ -68,9 +66,6 @@ def test_open_request_of_the_previous_summary_is_closed_by_an_answer() -> None:
     before = (sentences.build_sentence(1, "user", "Raised beds or not?", "Open asks"),)
     for said, still_open in ((message(2, "user", "Hm."), 1), (message(2, "assistant", "Raised."), 0)):
         assert len(must_keep.find_open_requests(sentences.split_messages([said]), before)) == still_open
-
-
-# --- selection ---------------------------------------------------------------------------------------
 
 
 def test_requests_come_first_then_facts_of_the_user_then_others() -> None:

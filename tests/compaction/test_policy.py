@@ -47,9 +47,6 @@ def compacted(times: int, now: float = NOW, apart: float = 1.0) -> budgets.Budge
     return budget
 
 
-# --- the window --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("window", "expected"), [(8_000, 1_000), (65_536, 8_192), (1_000_000, 8_192)])
 def test_an_eighth_of_the_window_is_reserved_for_the_reply_up_to_a_limit(window: int, expected: int) -> None:
     assert POLICY.reserved(window) == expected
@@ -88,9 +85,6 @@ def test_invalid_settings_are_refused(wrong: dict[str, Any]) -> None:
         policy.CompactionPolicy(**wrong)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"sofd": 0.5}, policy.CompactionPolicy)
-
-
-# --- attempts ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("failures", "wait"), [(1, 30.0), (2, 120.0), (3, 600.0), (50, 600.0)])
@@ -156,9 +150,6 @@ def test_clock_that_was_set_back_makes_no_attempt_wait(budget: budgets.Budget) -
 def test_clocks_of_two_hosts_may_differ_a_little() -> None:
     assert refuse(failed(1, NOW + 5)) == (Outcome.COOLING_DOWN, 35.0)
     assert refuse(compacted(6, NOW + 5))[0] is Outcome.EXHAUSTED
-
-
-# --- the stored budget -------------------------------------------------------------------------------------
 
 
 def test_budget_is_stored_and_read_and_stays_small() -> None:

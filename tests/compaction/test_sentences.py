@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import redaction, types
-from holdfast.compaction import base, compress, extract, ledger, must_keep, sentences
-from tests.support.messages import calling, message
+from holdfast.compaction import must_keep, sentences
+from tests.support.messages import message
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
 KEY = f"sk-proj-{TOKEN}"
@@ -55,24 +55,6 @@ def test_secret_across_two_chunks_is_redacted(secret: str) -> None:
         found = sentences.redact(text)
         assert parts_of(found) == [], begin
         assert found == redaction.redact(text), begin
-
-
-def test_compaction_redacts_long_texts_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A regular expression holds the GIL until it has searched the text, and the event loop waits for it."""
-    lengths, redact = list[int](), redaction.redact
-
-    def measure(text: str) -> str:
-        lengths.append(len(text))
-        return redact(text)
-
-    monkeypatch.setattr(redaction, "redact", measure)
-    text = "a word about the key " * 50_000
-    messages = [message(1, "user", text), calling(2, "shell", command=text)]
-    redacted = list(map(compress._redact, messages))
-    must_keep.select(redacted, text, 1_000)
-    extract.extract(base.SummaryRequest(messages=messages, budget=1_000, previous=text))
-    ledger.build(messages, [text])
-    assert 0 < max(lengths) <= sentences.CHUNK
 
 
 @given(st.text(alphabet="ab <>|/\t\n\r\x1b\x1f\x85\u200b\u202e\u2028reco dkp", max_size=60))

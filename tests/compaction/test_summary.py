@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, errors, types
-from holdfast.compaction import base, compress, policy, summary, summary_format
+from holdfast import AsyncSessionDB, errors
+from holdfast.compaction import base, policy, summary, summary_format
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from tests.support import agents, messages
-from tests.support.compaction import FakeSummarizer, compact, compacting_agent, fill
+from tests.support.compaction import FakeSummarizer, compact
 
 # --- the gate ------------------------------------------------------------------------------------------
 
@@ -215,25 +213,6 @@ def test_window_too_small_for_the_texts_to_keep_is_refused() -> None:
         ask_model(request, window=1_000)
 
 
-class ThreadRecorder(list[types.Message]):
-    """Messages that record the threads in which they are read."""
-
-    def __init__(self, said: list[types.Message]) -> None:
-        super().__init__(said)
-        self.threads: set[int] = set()
-
-    def __reversed__(self) -> Any:
-        self.threads.add(threading.get_ident())
-        return super().__reversed__()
-
-
-def test_request_is_built_in_a_worker_thread() -> None:
-    said = ThreadRecorder(messages.talk("Hello.", "Good day."))
-    assert "Good day." in ask_model(base.SummaryRequest(messages=said))
-    assert said.threads
-    assert threading.get_ident() not in said.threads
-
-
 def test_huge_message_is_sent_by_its_head_and_tail_without_secrets() -> None:
     key = "sk-proj-abcdefghijklmnopqrstuvwxyz0123456789"
     huge = messages.message(1, "user", "The beginning. " + "word " * 9_000 + f"My key is {key}. The end.")
@@ -244,36 +223,3 @@ def test_huge_message_is_sent_by_its_head_and_tail_without_secrets() -> None:
 
 
 # --- the extract ---------------------------------------------------------------------------------------
-
-
-class ThreadMeter(tokens.Meter):
-    """A meter that records the threads in which summaries are measured."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads: list[int] = []
-
-    def of(self, message: types.Message) -> int:
-        if message.uid == "summary":
-            self.threads.append(threading.get_ident())
-        return super().of(message)
-
-
-@pytest.mark.parametrize("room", [80, 150, 700])
-async def test_extract_takes_as_little_room_as_it_must_in_a_worker_thread(room: int, talk: AsyncSessionDB) -> None:
-    roomy = policy.CompactionPolicy(summary=0.2)
-    job = compacting_agent(talk, compaction_policy=roomy).compaction_job()
-    context = await talk.context("talk")
-    found = compress.plan_cut(job, context)
-    assert found is not None
-    # The summary may have so many tokens without the context shrinking too little.
-    left = job.size(found.staying) + tokens.estimate(summary.MARK) + 20 + room
-    demanding = msgspec.structs.replace(roomy, least_shrink=1 - left / job.size(context))
-    await fill(talk, name="copy")
-    meter = ThreadMeter()
-    made = await compact(talk, lambda _: 1 // 0, session_id="copy", compaction_policy=demanding, meter=meter)
-    assert made.outcome is Outcome.COMPACTED, made.reason
-    assert made.after <= left + 1
-    assert threading.get_ident() not in meter.threads
-    (kept,) = await talk.compactions("copy")
-    assert "pier" in kept.summary

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +15,7 @@ from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.support import agents
-from tests.support.compaction import FakeSummarizer, GrowingMeter, brief_summary, compact, fill
+from tests.support.compaction import FakeSummarizer, GrowingMeter, brief_summary, compact
 
 COST = types.Usage(1_000, 50, cost=0.25)
 
@@ -116,33 +113,6 @@ async def test_overtaken_attempt_is_recorded(talk: AsyncSessionDB) -> None:
     assert (await compact(talk)).outcome is Outcome.COMPACTED
     made = await compact(talk, summarize, force=True, keep_exchanges=2)
     assert (made.outcome, made.usage, await recorded(talk)) == (Outcome.BUSY, COST, COST)
-
-
-PROGRAM = """
-import asyncio, sys
-from holdfast import AsyncSessionDB, SessionDB
-from tests.compaction import test_usage
-from tests.support import compaction
-
-async def main():
-    async with AsyncSessionDB(SessionDB(sys.argv[1])) as db:
-        writer = test_usage.summarizer(test_usage.reply_in_short)
-        made = await compaction.compact(db, writer, force=True, keep_exchanges=int(sys.argv[2]))
-        print(made.outcome, end="")
-
-asyncio.run(main())
-"""
-
-
-async def test_sum_is_stored_and_shared_by_all_processes(tmp_path: Path) -> None:
-    target = str(tmp_path / "store.db")
-    async with agents.store(target) as db:
-        await fill(db)
-        for keep in ("20", "2"):
-            command = [sys.executable, "-c", PROGRAM, target, keep]
-            done = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=60)
-            assert done.stdout == b"compacted"
-        assert await recorded(db) == COST + COST
 
 
 async def test_budget_of_an_older_version_is_read(talk: AsyncSessionDB) -> None:

@@ -188,6 +188,8 @@ async def test_record_without_a_process_is_gone_and_cannot_start_later(program: 
     assert background.launch(process, False, program.leash.environment)
     assert not (program.folder / "ran").exists()
     assert "never started" in program.records.notices[0]
+    for text in ("", '{"folder":1}', "\ud800"):  # An invalid location.
+        assert background.find_ending(msgspec.structs.replace(process, place=text), 0) is not None
 
 
 async def test_failed_start_is_raised_and_reported(program: BackgroundProgram) -> None:
@@ -230,12 +232,6 @@ async def test_processes_of_a_conversation_are_limited(program: BackgroundProgra
     with pytest.raises(errors.ToolFailed, match="running already"):
         await limited.start("talk", "sleep 1000", str(program.folder))
     assert len(await program.records.every("talk", False)) == 1
-
-
-@pytest.mark.parametrize("text", ["", '{"folder":1}', "\ud800"])
-async def test_process_with_an_invalid_location_is_gone(program: BackgroundProgram, text: str) -> None:
-    record = program.processes.new_record("talk", "x", "/")
-    assert background.find_ending(msgspec.structs.replace(record, place=text), 0) is not None
 
 
 # --- other machines, other boots -----------------------------------------------------------------------------
@@ -286,15 +282,6 @@ async def test_writing_input_that_is_not_read_ends_in_time(program: BackgroundPr
     await program.processes.stop(process)
     with pytest.raises(errors.ToolFailed):
         await supervisor_client.write(folder_of(process), b"x", 1)
-
-
-async def test_watcher_cleans_up_folders_repeatedly(program: BackgroundProgram) -> None:
-    home = program.folder / "home" / "processes" / "another store"
-    async with watching(background.Watcher(program.processes, idle=0.01, clean_up=0.01)):
-        for name in ("p1", "p2"):
-            (home / name).mkdir(parents=True)
-            os.utime(home / name, (1, 1))
-            await until_async(lambda: not list(home.iterdir()), "it is removed")
 
 
 async def test_output_of_a_redacted_process_is_withheld_and_deleted_at_its_end(program: BackgroundProgram) -> None:
@@ -408,29 +395,3 @@ async def test_two_programs_put_one_notice_per_end_into_the_inbox(leash: Leash, 
         assert sorted(each.key for each in waiting) == sorted(f"process:{each.id}" for each in started)
         assert {each.text.splitlines()[-1] for each in waiting} == {f"> {n}" for n in range(4)}
         assert (await db.admin.fsck()).ok
-
-
-async def test_folders_are_deleted_with_their_conversation_only(leash: Leash, tmp_path: Path) -> None:
-    stores = [tmp_path / "one.db", tmp_path / "two.db"]
-    async with AsyncSessionDB(SessionDB(stores[0])) as db, AsyncSessionDB(SessionDB(stores[1])) as other:
-        program, elsewhere = in_store(db, leash, tmp_path, "one.db"), in_store(other, leash, tmp_path, "two.db")
-        started = []
-        for processes, store, name in (
-            *((program, db, name) for name in ("deleted", "kept", "running")),
-            (elsewhere, other, "of another store"),
-        ):
-            await store.create_session(name, source="test")
-            command = "sleep 1000" if name == "running" else f"echo {name}"
-            started.append(await processes.start(name, command, str(tmp_path)))
-        ended = [started[0], started[1], started[3]]
-        await until_async(lambda: not any(supervisor_client.send(folder_of(each)) for each in ended), "three ended")
-        assert await program.clean_up() == 0
-        for name in ("deleted", "running"):
-            await db.delete_conversation(name)
-        assert await program.clean_up() == 1
-        assert [os.path.exists(folder_of(each)) for each in started] == [False, True, True, True]
-        # The folder of the running process is deleted after its end.
-        supervisor_client.send(folder_of(started[2]), b"k")
-        await until_async(lambda: not supervisor_client.send(folder_of(started[2])), "it has ended")
-        assert await program.clean_up() == 1
-        assert not os.path.exists(folder_of(started[2]))

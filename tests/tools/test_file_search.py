@@ -22,9 +22,6 @@ def write_slow_files(folder: Path, count: int) -> None:
         (folder / f"slow{number}").write_text("a" * 40 + "!\n", encoding="utf-8")
 
 
-# --- by name ------------------------------------------------------------------------------------------
-
-
 def test_files_are_found_by_pattern_newest_first(tmp_path: Path) -> None:
     for age, path in enumerate(["src/a.py", "b.py", "src/deep/c.py", "d.txt"]):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -82,9 +79,6 @@ def test_search_ends_at_the_limits_of_files_time_and_depth(tmp_path: Path, monke
     assert "the time limit was reached" in tools.text("search_files", text="needle")
 
 
-# --- by content ---------------------------------------------------------------------------------------
-
-
 def test_lines_are_found_with_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_bytes(b"one\r\ntwo (x)\r\nTWO\r\n")
     (tmp_path / "b.txt").write_bytes(b"two \xff\n\n\nlast two")
@@ -135,9 +129,6 @@ def test_invalid_text_is_refused(tmp_path: Path, text: str, reason: str) -> None
     assert reason in str(result.content)
 
 
-# --- slow expressions ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_search.LineMatcher, "timeout_seconds", 0.2)
@@ -158,17 +149,6 @@ async def test_slow_expression_is_ended_in_each_file_and_does_not_block_the_loop
     write_slow_files(tmp_path, 20)
     told = (await FileTools(tmp_path).awaited("search_files", text=SLOW, regex=True)).content
     assert "the expression takes too long; use a simpler one" in str(told)
-
-
-@pytest.mark.parametrize(("text", "pause"), [(SLOW, 0.1), ("needle", 0)])
-@pytest.mark.usefixtures("short_timeout")
-async def test_search_can_be_cancelled(tmp_path: Path, text: str, pause: float) -> None:
-    write_slow_files(tmp_path, 20)
-    task = asyncio.create_task(FileTools(tmp_path).awaited("search_files", text=text, regex=text == SLOW))
-    await asyncio.sleep(pause)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
 
 
 async def test_cancelled_work_in_a_thread_has_stopped_when_the_caller_continues() -> None:

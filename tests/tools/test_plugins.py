@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,29 +39,6 @@ def run_with(folder: Path, code: str) -> str:
     script = f"import sys; sys.path.append({str(folder)!r})\n{code}"
     command = [sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-
-
-def test_installed_wheel_brings_its_tool(tmp_path: Path) -> None:
-    source, target = tmp_path / "source", tmp_path / "target"
-    source.mkdir()
-    install_package(source, "holdfast-weather", {"weather": ":weather"}, TOOL_SOURCE.format(name="weather"))
-    info = "holdfast_weather-1.0.dist-info"
-    wheel = tmp_path / "holdfast_weather-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as packed:
-        for path in sorted(source.rglob("*")):
-            if path.is_file():
-                packed.write(path, path.relative_to(source).as_posix())
-        packed.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        packed.writestr(f"{info}/RECORD", "")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", target, wheel], check=True, timeout=60)
-    code = (
-        "import asyncio; from holdfast import types; from holdfast.tools import plugins, registry\n"
-        "found = plugins.load()\n"
-        "call = types.ToolCall('x', 'weather', {'city': 'Oslo'})\n"
-        "print(found.problems, asyncio.run(registry.Registry(found.tools).run(call)).content)"
-    )
-    assert run_with(target, code) == "() Rain in Oslo\n"
 
 
 async def test_function_may_return_several_tools(site: Path) -> None:

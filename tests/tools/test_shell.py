@@ -50,23 +50,6 @@ def run(leash: Leash, tmp_path: Path, temporary_folder: Path) -> ShellRunner:
     return ShellRunner(leash, tmp_path, temporary_folder)
 
 
-# --- results -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("command", "result"),
-    [
-        ("echo hello; exit 3", "hello\n[exit code 3]"),
-        ("true", "[no output]\n[exit code 0]"),
-        ("read x || (cat /dev/tty) 2>/dev/null || echo '$(x)' \"it's\"", "$(x) it's\n[exit code 0]"),
-        ("kill -9 $$", "[no output]\n[exit code 137]"),
-    ],
-)
-async def test_result_is_output_and_exit_code(run: ShellRunner, command: str, result: str) -> None:
-    assert await run(command) == result
-    assert run.spools == []
-
-
 async def test_command_runs_in_the_given_folder_with_the_given_environment(run: ShellRunner) -> None:
     (run.root / "sub").mkdir()
     run.leash.environment["HOLDFAST_SESSION_ID"] = "s1"
@@ -146,16 +129,6 @@ async def test_embedded_tool_has_defaults(tmp_path: Path) -> None:
     assert result.content == f"hello\n{tmp_path}\n[exit code 0]"
 
 
-# --- approval ------------------------------------------------------------------------------------------------
-
-
-async def test_command_needs_approval(run: ShellRunner) -> None:
-    call = types.ToolCall("x", "shell", {"command": f"touch {run.root}/ran"})
-    result = await registry.Registry([run.tool]).run(call)
-    assert "Not allowed" in str(result.content)
-    assert not (run.root / "ran").exists()
-
-
 async def test_approval_shows_the_command_that_runs(run: ShellRunner) -> None:
     hostile = "echo \x1b[2K\u202e hidden"
     plan = await run.tool.run({"command": hostile})
@@ -166,8 +139,6 @@ async def test_approval_shows_the_command_that_runs(run: ShellRunner) -> None:
     assert act.detail == hostile
     assert act.summary.isprintable()
 
-
-# --- cancellation and the end of the program -------------------------------------------------------------------
 
 STUBBORN = "trap '' TERM; (trap '' TERM; setsid sleep 1001) & touch up; while :; do sleep 1000; done"
 

@@ -97,8 +97,6 @@ def test_any_quoted_words_are_parsed_unchanged(words: list[str]) -> None:
     assert found.commands == (("ls", *(word.replace("'", "") for word in words)),)
 
 
-# --- bash itself ---------------------------------------------------------------------------------------
-
 RULES = ("shell(cat)", "shell(ls)", "shell(git diff)", "shell(wc *)", "shell(=ls > listed)")
 ALLOWED = ("cat", "ls", "git diff", "wc")
 PROGRAMS = ("cat", "ls", "git", "wc", "HIT", "env", "bash", "sh", "xargs", "find", "python", "sed", "awk", "timeout")

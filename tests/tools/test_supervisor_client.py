@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 
@@ -113,10 +112,3 @@ def test_working_folder_must_be_inside_a_root(tmp_path: Path) -> None:
     for wrong in ("..", "/", "out/rooted", "../rooted", "file", "none", "a\0b", "\ud800"):
         with pytest.raises(errors.ToolFailed):
             supervisor_client.working_folder(wrong, [str(root)])
-
-
-def test_command_is_one_argument_of_the_supervisor() -> None:
-    command = "echo '$(x)'; \"y\" \\\n z"
-    line = supervisor_client.argv("tied", "/f", command, size=1)
-    assert line[-1] == command
-    assert line[:4] == [sys.executable, "-I", "-S", supervisor_client.SUPERVISOR]

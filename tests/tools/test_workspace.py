@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import socket
 import stat
 import tempfile
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -124,60 +119,6 @@ def test_devices_are_refused_by_path_and_when_opened() -> None:
 
 
 # --- the race between check and open ------------------------------------------------------------------
-
-
-@contextmanager
-def swap_folder(root: Path) -> Iterator[None]:
-    """Replace the folder `a` by a link to the outside and back, all the time."""
-    over, chance = threading.Event(), random.Random(7)
-
-    def work() -> None:
-        while not over.wait(chance.random() / 2_000):
-            (root / "a").rename(root / "b")
-            (root / "a").symlink_to(root.parent / "outside")
-            over.wait(chance.random() / 2_000)
-            (root / "a").unlink()
-            (root / "b").rename(root / "a")
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def count_rounds(outcomes: Counter[str]) -> Iterator[int]:
-    """Count 100 rounds, and more until there were some of both outcomes."""
-    for number in range(1_000_000):
-        if number >= 100 and min(outcomes["done"], outcomes["refused"]) >= 10:
-            return
-        yield number
-    raise AssertionError("one of the outcomes is missing")
-
-
-@pytest.mark.parametrize("writes", [False, True], ids=["read", "write"])
-def test_folder_swapped_for_a_link_gives_no_access_to_the_outside(root: Path, writes: bool) -> None:
-    (root / "a").mkdir()
-    (root / "a" / "secret").write_text("inside", encoding="utf-8")
-    where = workspace.Workspace([str(root)])
-    place, seen, outcomes = where.resolve("a/secret"), set[bytes](), Counter[str]()
-    with swap_folder(root):
-        for number in count_rounds(outcomes):
-            try:
-                with where.open_file(place if writes else where.resolve("a/secret")) as file:
-                    version = workspace.file_version(os.fstat(file.fileno()))
-                    seen.add(file.read())
-                if writes:
-                    where.write(place, b"%d" % number, version)
-                outcomes["done"] += 1
-            except errors.ToolFailed:
-                outcomes["refused"] += 1
-    assert SECRET.encode() not in seen
-    assert os.listdir(root.parent / "outside") == ["secret"]
-    assert (root.parent / "outside" / "secret").read_text("utf-8") == SECRET
-    assert os.listdir(root / "a") == ["secret"]
 
 
 def test_link_created_after_the_check_is_not_followed(root: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import errors, types
+from holdfast import types
 from holdfast.tools import registry
-from holdfast.tools.files import edit, file_tools, workspace, write
+from holdfast.tools.files import file_tools, write
 from tests.support.file_tools import FileTools
-from tests.support.polling import until, until_async
 
 
 def test_change_is_shown_before_it_is_done(tmp_path: Path) -> None:
@@ -43,46 +40,6 @@ def test_new_file_is_announced_with_its_folders_and_lines(tmp_path: Path, conten
     assert "-" not in act.detail.partition("\n")[2]
     assert result == f"Written: a/b/c.txt (+{lines} -0 lines)."
     assert (tmp_path / "a" / "b" / "c.txt").read_text("utf-8") == content
-
-
-def test_cancelled_preparation_stops(tmp_path: Path) -> None:
-    where, asked = workspace.Workspace([str(tmp_path)]), list[bool]()
-    place = where.resolve("a")
-
-    def change(_: write.FileText | None, stop: Callable[[], bool]) -> write.FileText:
-        asked.append(stop())
-        return write.FileText("x")
-
-    for answers, calls in (([True], []), ([False, False, True], [False])):
-        with pytest.raises(errors.ToolFailed, match="Cancelled"):
-            write.prepare(place, write.snapshot(where, place), change, iter(answers).__next__)
-        assert asked == calls
-
-
-async def test_cancelled_call_stops_between_its_edits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_text("one two three", encoding="utf-8")
-    edits = [{"old_text": word, "new_text": word.upper()} for word in ("one", "two", "three")]
-    stops, begun = list[Callable[[], bool]](), list[str]()
-    check, apply = write.check_cancelled, edit.apply_edit
-
-    def record_check(stop: Callable[[], bool]) -> None:
-        stops.append(stop)
-        check(stop)
-
-    def apply_slowly(text: str, change: edit.TextEdit) -> str:
-        begun.append(change.old_text)
-        until(stops[-1], "the edit is cancelled")
-        return apply(text, change)
-
-    monkeypatch.setattr(write, "check_cancelled", record_check)
-    monkeypatch.setattr(edit, "apply_edit", apply_slowly)
-    call = asyncio.create_task(FileTools(tmp_path).awaited("edit_file", path="a", edits=edits))
-    await until_async(lambda: begun, "the first edit has begun")
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
-    assert begun == ["one"]
-    assert (tmp_path / "a").read_text("utf-8") == "one two three"
 
 
 async def test_denied_change_is_not_done(tmp_path: Path) -> None:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events
+from holdfast import AIAgent, AsyncSessionDB, events
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.terminal import input_completion
 from holdfast.tools.mcp import servers
-from tests.support import agents, mcp_servers, polling
-
-
-async def test_tools_are_the_same_in_every_turn_even_after_a_server_died(
-    plain: servers.McpServers, db: AsyncSessionDB
-) -> None:
-    model = ScriptedModel(["One.", "Two."])
-    agent = agents.agent(db, model, session_id="here", tool_source=plain.offer)
-    await agent.run_conversation("first")
-    with pytest.raises(errors.ToolFailed):
-        await mcp_servers.call(plain, "raw__die")
-    await polling.until_async(lambda: plain.servers[0].state == "down")
-    await agent.run_conversation("second")
-    first, second = model.requests
-    assert len(first.tools) == 19
-    assert second.tools is first.tools
-
-
-async def test_missing_server_is_noticed_once(db: AsyncSessionDB) -> None:
-    seen: list[events.AnyEvent] = []
-    async with mcp_servers.running(mcp_servers.raw("dies")) as started:
-        agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="here", tool_source=started.offer)
-        for words in ("first", "second"):
-            assert (await agent.run_conversation(words, emit=seen.append)).completed
-    notices = [event.text for event in seen if isinstance(event, events.Notice)]
-    assert [("raw is not available" in text) for text in notices].count(True) == 1
+from tests.support import agents, mcp_servers
 
 
 async def test_turn_that_waits_for_a_server_can_be_interrupted(db: AsyncSessionDB) -> None:
