@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import msgspec
@@ -325,6 +326,19 @@ async def test_unfinished_summary_of_a_model_is_rejected(end: list[Any], talk: A
     model = ScriptedModel([[models.ContentDelta("Open asks: send the"), *end]] * 5, window=100_000)
     made = await compact(talk, summary.ModelSummarizer(model))
     assert (made.outcome, made.model, len(model.requests)) == (Outcome.COMPACTED, None, 1)
+
+
+async def test_summaries_are_measured_in_worker_threads(talk: AsyncSessionDB) -> None:
+    threads = list[int]()
+
+    class ThreadMeter(tokens.Meter):
+        def of(self, message: types.Message) -> int:
+            threads.extend([threading.get_ident()] if message.uid == "summary" else [])
+            return super().of(message)
+
+    assert (await compact(talk, lambda _: 1 // 0, meter=ThreadMeter())).outcome is Outcome.COMPACTED
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_summarizer_that_cancels_itself_or_ignores_cancellation_is_left_behind(db: AsyncSessionDB) -> None:
