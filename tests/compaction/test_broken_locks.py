@@ -138,7 +138,7 @@ async def test_lost_lease_table_is_restored_during_turns_and_compactions(
             return "In short."
 
         await fill(db)
-        replies = [agents.calls("drop"), "One.", agents.calls("drop"), "Two.", "Three.", "Four."]
+        replies: list[Any] = [agents.calls("drop"), "One.", agents.calls("drop"), "Two.", "Three.", "Four."]
         tools = [agents.tool("drop", drop_table)]
         agent = agents.agent(db, ScriptedModel(replies), session_id="talk", tools=tools)
         answers = [await agent.run_conversation(text) for text in ("First", "Second", "Third")]

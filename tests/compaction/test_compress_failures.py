@@ -134,9 +134,9 @@ async def test_no_summary_is_requested_after_the_lease_was_lost(
 ) -> None:
     read_pins, renew, lost = still_talk.pins, still_talk.renew_lease, asyncio.Event()
 
-    async def renew_until_lost(lease: types.Lease) -> types.Lease:
+    async def renew_until_lost(lease: types.Lease) -> None:
         try:
-            return await renew(lease)
+            await renew(lease)
         except errors.LeaseLost:
             lost.set()
             raise
@@ -281,7 +281,7 @@ async def test_bad_hook_stops_neither_the_compaction_nor_the_next_hook(
         order.append("summary")
         return brief_summary(request)
 
-    chosen = hooks.Hooks(**{when: (bad, record)}, limit=0.05 if bad is never_end else 10)  # type: ignore[arg-type]
+    chosen = hooks.Hooks(**{when: (bad, record)}, limit=0.05 if bad is never_end else 10)
     agent = compacting_agent(talk, FakeSummarizer(summarize), hooks=chosen)
     made = await agent.compress_context()
     assert (made.outcome, agent.session_id) == (Outcome.COMPACTED, made.session_id)

@@ -119,13 +119,6 @@ def test_nothing_to_cut(db: SessionDB, lines: list[str], tail: int) -> None:
 # --- groups ----------------------------------------------------------------------------------------------
 
 
-def test_call_and_results_stay_or_go_together(db: SessionDB) -> None:
-    say(db, *talk(3), "user", "calls a,b", "result b 40", "result a 40", "assistant", *talk(1))
-    by_tail = {tail: find_one(db, tail).cut_seq for tail in (40, 90, 119, 120)}
-    # A tail that has room for some of the group, but not for all, begins after it.
-    assert by_tail == {40: 10, 90: 10, 119: 10, 120: 7}
-
-
 def test_call_is_carried_for_its_late_result_and_goes_with_the_next_cut(db: SessionDB) -> None:
     say(db, *talk(2), "calls a", *talk(3), "result a", *talk(2))
     found = find_one(db, 60)
@@ -138,27 +131,6 @@ def test_call_is_carried_for_its_late_result_and_goes_with_the_next_cut(db: Sess
     assert found.pinned == (1, 2)
     assert seqs(found.going)[:3] == [5, 12, 10]
     assert seqs(commit(db, found)) == [1, 2, 20, *range(21, 27)]
-
-
-def test_pinned_call_keeps_its_results_at_every_cut(db: SessionDB) -> None:
-    say(db, "user", "calls a", "user", "assistant", "result a", *talk(10))
-    for _ in range(2):
-        after = commit(db, find_one(db, 40, pinned_tokens=60))
-        assert [(m.seq, m.role) for m in after[:3]] == [(1, "user"), (2, "assistant"), (5, "tool")]
-        say(db, *talk(4))
-
-
-@pytest.mark.parametrize("running", [True, False], ids=["running", "dead"])
-def test_call_without_a_result_blocks_no_cut(db: SessionDB, running: bool) -> None:
-    if running:
-        db.acquire_lease(TALK, "turn")
-    say(db, *talk(2), "calls a,b", "result a", *talk(10))
-    found = find_one(db)
-    assert found.cut_seq == 16
-    commit(db, found)
-    say(db, "result b 7")
-    late = db.context(TALK)[-1]
-    assert (late.role, late.content) == ("user", tool_pairs.LATE_RESULT.format(id="b") + "r" * 7)
 
 
 # --- the last request ------------------------------------------------------------------------------------

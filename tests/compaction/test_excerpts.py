@@ -107,19 +107,6 @@ def test_message_that_fits_or_cannot_be_shortened_is_returned(content: types.Con
     assert excerpts.shorten(given, METER.of(given), METER.of) is given
 
 
-@pytest.mark.parametrize("text", ["x" * 300_000, "你好世界" * 20_000, "🦀" * 20_000, "a\n" * 90_000])
-def test_any_kind_of_text_is_shortened_in_few_steps(text: str) -> None:
-    steps = 0
-
-    def count(given: types.Message) -> int:
-        nonlocal steps
-        steps += 1
-        return METER.of(given)
-
-    assert 300 < METER.of(excerpts.shorten(message(1, "user", text), 1_000, count)) <= 1_000
-    assert steps < 15
-
-
 @given(st.text(max_size=3_000), st.integers(0, 400))
 def test_shortening_any_text_again_changes_nothing(text: str, room: int) -> None:
     once = excerpts.shorten(message(1, "user", text), room, METER.of)

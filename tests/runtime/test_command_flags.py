@@ -13,18 +13,6 @@ from holdfast.runtime import runtime
 from tests.support import slash_commands
 
 
-def flagged(flag: str) -> set[str]:
-    return {name for name, command in commands.COMMANDS.items() if getattr(command, flag)}
-
-
-def test_each_flag_names_its_commands() -> None:
-    assert flagged("during_turn") == {"help", "status", "approve", "deny", "stop", "steer", "queue", "quit"}
-    assert flagged("slow") == {"compact", "compress"}
-    assert flagged("opens_conversation") == {"new", "reset", "branch"}
-    assert flagged("picks_conversation") == {"resume"}
-    assert flagged("ordered") >= {"undo", "redo", "retry", "branch", "steer", "queue", "approve", "deny"}
-
-
 @pytest.mark.parametrize(
     ("line", "needs"),
     [("/model", False), ("/model a/b", True), ("/approve once", False), ("/approve 2 ALWAYS", True), ("hello", False)],

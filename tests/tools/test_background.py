@@ -59,7 +59,7 @@ async def watching(watcher: background.Watcher) -> AsyncIterator[asyncio.Task[No
 async def test_watcher_cancelled_while_a_process_starts_stops(program: BackgroundProgram) -> None:
     watcher = background.Watcher(program.processes, idle=1000)
     task = asyncio.create_task(watcher.run())
-    await until_async(lambda: watcher._woken._waiters, "it is idle")  # type: ignore[attr-defined]
+    await until_async(lambda: watcher._woken._waiters, "it is idle")
     program.processes.on_start()
     # After one iteration of the loop the event is set, and its waiter has not continued yet.
     await asyncio.sleep(0)
@@ -106,7 +106,7 @@ async def test_stop_kills_all_descendants_and_is_reported_once(program: Backgrou
 async def test_idle_watcher_reports_processes_that_start_later(program: BackgroundProgram) -> None:
     watcher = background.Watcher(program.processes, idle=1000)
     async with watching(watcher):
-        await until_async(lambda: watcher._woken._waiters, "it is idle")  # type: ignore[attr-defined]
+        await until_async(lambda: watcher._woken._waiters, "it is idle")
         for code in range(3):
             await program.start(f"exit {code}")
         await until_async(lambda: len(program.records.notices) == 3, "all three are reported")

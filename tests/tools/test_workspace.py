@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,7 @@ def test_file_replaced_right_before_it_is_opened_is_refused(
     own.write_text(SECRET, encoding="utf-8")
     path, open_file = root / "a", os.open
     path.write_text("harmless", encoding="utf-8")
-    replace = {
+    replace: Callable[[], object] = {
         "pipe": lambda: os.mkfifo(path),
         "folder": path.mkdir,
         "own file": lambda: os.link(own, path),

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,7 +252,7 @@ async def test_number_of_tools_and_length_of_output_are_limited(shared: servers.
 
 async def test_secrets_of_a_server_are_redacted_everywhere() -> None:
     env = {"TOKEN": "s3cret-value", "PLACE": "/some/folder"}
-    given = {"env": env, "given": tuple(env.items())}
+    given: dict[str, Any] = {"env": env, "given": tuple(env.items())}
     async with running(raw(**given), raw("dies", name="dying", **given)) as started:
         with pytest.raises(errors.ToolFailed, match=r"cannot use \[redacted\]"):
             await call(started, "raw__secret")
