@@ -60,6 +60,14 @@ async def test_process_is_started_written_to_waited_for_and_listed(call: ToolCal
     assert (await call("read_process", id=name, from_byte=99)).endswith("bytes 10-10 of 10]")
 
 
+async def test_input_is_closed_on_request(call: ToolCaller) -> None:
+    name = await call.start("cat; echo end", input=True)
+    assert await call("write_process", id=name, text="last", end=True) == "Written. Its input is closed."
+    assert (await call("wait_process", id=name)).endswith("\nlastend")
+    without = await call.start("sleep 1000")
+    assert "is closed" in await call("write_process", id=without, text="x")
+
+
 async def test_kill_reports_the_end(call: ToolCaller) -> None:
     name = await call.start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait")
 
