@@ -21,8 +21,8 @@ from holdfast.tools import base as tools
 from holdfast.tools import memory
 from tests.agent.test_notes import KEY, calls_memory
 from tests.support import agents
+from tests.support.memory_notes import FakeMemory
 from tests.support.runtimes import events_until
-from tests.tools.test_memory import Notebook
 
 NOTHING = "nothing"
 
@@ -265,7 +265,7 @@ async def test_text_that_wants_to_be_remembered_as_a_permission_changes_none(db:
 
 
 async def test_it_works_for_no_conversation(db: AsyncSessionDB) -> None:
-    class Nosy(Notebook):
+    class Nosy(FakeMemory):
         def __init__(self) -> None:
             super().__init__()
             self.found: list[object] = []
@@ -284,7 +284,7 @@ async def test_it_works_for_no_conversation(db: AsyncSessionDB) -> None:
 async def test_it_ends_after_a_few_steps_and_calls(many: int) -> None:
     call = '{"action": "remember", "text": "Again."}'
     calls = tuple(types.ToolCall("same id", memory.NAME, call) for _ in range(many))
-    model, notes = ScriptedModel([base.Reply(calls=calls)] * 50), Notebook()
+    model, notes = ScriptedModel([base.Reply(calls=calls)] * 50), FakeMemory()
     await reviewed(model, notes, turn("a", "b"))
     assert len(model.requests) <= agent_memory.MAX_STEPS
     assert len(notes.notes) == min(many * agent_memory.MAX_STEPS, agent_memory.MAX_CALLS)
@@ -383,5 +383,5 @@ def test_what_goes_wrong_is_logged_and_nothing_else(error: Exception, caplog: py
 
 async def test_one_that_takes_too_long_is_given_up() -> None:
     held = Held()
-    await reviewed(held, Notebook(), turn("a", "b"), timeout_seconds=0.05)
+    await reviewed(held, FakeMemory(), turn("a", "b"), timeout_seconds=0.05)
     assert held.cancelled

@@ -1,8 +1,6 @@
-"""The summary without a model: within its budget whatever comes, updated and not nested, and only ever quoting."""
+"""The extract, a summary without a model: within its budget, updated, and made of quotes only."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 from hypothesis import given, settings
@@ -11,36 +9,37 @@ from hypothesis import strategies as st
 from holdfast import types
 from holdfast.compaction import base, extract, must_keep, summary_format
 from holdfast.model import tokens
-from tests.support import messages as spoken
+from tests.support.messages import calling, message, talk
 
 
-def summary(messages: list[types.Message], **given: object) -> str:
+def summarize(messages: list[types.Message], **given: object) -> str:
     request = base.SummaryRequest(messages=messages, **given)  # type: ignore[arg-type]
     return extract.extract(request, tokens.estimate)
 
 
-def under(text: str, name: str) -> list[str]:
+def section(text: str, name: str) -> list[str]:
     return [each.text for each in summary_format.parse(text) if each.section == name]
 
 
+DECISION = "We decided to switch over on a Sunday night."
 WORK = [
-    spoken.message(1, "user", "I want to move the orders to Postgres."),
-    spoken.message(2, "assistant", "Which version do you have?"),
-    spoken.message(3, "user", "Version 5.7.44, 410 GB. It must never be down for more than 40 minutes."),
-    spoken.calling(4, "run", command="mysqldump --version", path="ops/dump/orders.sh"),
-    spoken.message(5, "tool", "mysqldump  Ver 10.13\nERROR 2002: connection refused by db-old-3", tool_call_id="c4"),
-    spoken.message(6, "assistant", "I fixed the host name in ops/dump/orders.sh and the dump passed."),
-    spoken.message(7, "user", "We decided to switch over on a Sunday night. Please remind me to warn Okonkwo later."),
-    spoken.message(8, "assistant", "OK. I am currently running the first full copy."),
+    message(1, "user", "I want to move the orders to Postgres."),
+    message(2, "assistant", "Which version do you have?"),
+    message(3, "user", "Version 5.7.44, 410 GB. It must never be down for more than 40 minutes."),
+    calling(4, "run", command="mysqldump --version", path="ops/dump/orders.sh"),
+    message(5, "tool", "mysqldump  Ver 10.13\nERROR 2002: connection refused by db-old-3", tool_call_id="c4"),
+    message(6, "assistant", "I fixed the host name in ops/dump/orders.sh and the dump passed."),
+    message(7, "user", f"{DECISION} Please remind me to warn Okonkwo later."),
+    message(8, "assistant", "OK. I am currently running the first full copy."),
 ]
 
 
 @pytest.mark.parametrize(
-    ("section", "text"),
+    ("name", "text"),
     [
         ("Goal", "I want to move the orders to Postgres."),
         ("Constraints", "It must never be down for more than 40 minutes."),
-        ("Decisions", "We decided to switch over on a Sunday night."),
+        ("Decisions", DECISION),
         ("Done", "I fixed the host name in ops/dump/orders.sh and the dump passed."),
         ("In progress", "I am currently running the first full copy."),
         ("Open asks", "Please remind me to warn Okonkwo later."),
@@ -50,70 +49,63 @@ WORK = [
         ("Facts", "Version 5.7.44, 410 GB."),
     ],
 )
-def test_every_section_holds_what_belongs_there(section: str, text: str) -> None:
-    assert text in under(summary(WORK), section)
+def test_sentence_is_in_its_section(name: str, text: str) -> None:
+    assert text in section(summarize(WORK), name)
 
 
-def test_a_line_names_its_message_and_who_said_it() -> None:
-    assert "> #7 user: We decided to switch over on a Sunday night." in summary(WORK).splitlines()
-
-
-def test_nothing_said_is_nothing_to_say() -> None:
-    assert summary([]) == ""
-    assert summary([spoken.message(1, "user", " \n\t…")]) == ""
-
-
-def test_what_must_be_kept_is_in_it_word_for_word() -> None:
+def test_texts_to_keep_come_first_and_in_their_order() -> None:
     kept = must_keep.select(WORK, None, 150)
-    text = summary(WORK, must_keep=kept, budget=400)
     assert len(kept) > 8
+    text = summarize(WORK, must_keep=kept, budget=400)
     assert [each for each in kept if each not in text] == []
+    facts = tuple(f"fact number {n} of a hundred" for n in range(100))
+    text = summarize(WORK, must_keep=facts, budget=120)
+    held = [each for each in facts if each in text]
+    assert held == list(facts[: len(held)]) != []
 
 
-def test_what_must_be_kept_goes_before_all_else_and_in_its_order() -> None:
-    must_keep = tuple(f"fact number {n} of a hundred" for n in range(100))
-    text = summary(WORK, must_keep=must_keep, budget=120)
-    held = [each for each in must_keep if each in text]
-    assert held
-    assert held == list(must_keep[: len(held)])
-
-
-def test_it_is_updated_and_never_nested() -> None:
-    text = summary(WORK, budget=300)
-    later = summary(spoken.talk("Nothing new.", "All right.", begin=9), previous=text, budget=300)
+@pytest.mark.parametrize("among_messages", [False, True])
+def test_previous_extract_is_updated_and_not_nested(among_messages: bool) -> None:
+    text, new = summarize(WORK, budget=300), talk("Nothing new.", "All right.", begin=9)
+    if among_messages:
+        previous = types.Message(8, "summary:3", "s", "user", 0.0, message(8, "user", text).body)
+        later = summarize([previous, *new], budget=300)
+    else:
+        later = summarize(new, previous=text, budget=300)
     assert later.count("## Decisions") == 1
-    assert "> #7 user: We decided to switch over on a Sunday night." in later.splitlines()
+    assert f"> #7 user: {DECISION}" in later.splitlines()
     assert "> >" not in later
-    again = summary([], previous=later, budget=300)
-    assert set(again.splitlines()) <= set(later.splitlines())
+    assert set(summarize([], previous=later, budget=300).splitlines()) <= set(later.splitlines())
 
 
-def test_a_summary_that_a_model_wrote_is_updated_too() -> None:
+def test_previous_summary_of_a_model_is_updated() -> None:
     decided = "**Decisions:**\n- Sunday night\n* zstd for OPS-4411"
     previous = f"# Goal\nMove the orders.\n\n{decided}\n\nOpen asks:\n1. Please call Ines later."
-    text = summary([], previous=previous)
-    assert under(text, "Goal") == ["Move the orders."]
-    assert set(under(text, "Decisions")) == {"Sunday night", "zstd for OPS-4411"}
-    assert under(text, "Open asks") == ["Please call Ines later."]
+    text = summarize([], previous=previous)
+    assert section(text, "Goal") == ["Move the orders."]
+    assert set(section(text, "Decisions")) == {"Sunday night", "zstd for OPS-4411"}
+    assert section(text, "Open asks") == ["Please call Ines later."]
 
 
-def test_the_focus_gets_most_of_the_room() -> None:
-    birds = [f"The heron nest number {n} in the reeds has eggs of group {n}." for n in range(60)]
-    trains = [f"Train {n} leaves platform {n} with {n * 3} passengers on board." for n in range(60)]
-    messages = [spoken.message(2 * n + 1, "user", text) for n, text in enumerate(birds)]
-    messages += [spoken.message(2 * n + 2, "user", text) for n, text in enumerate(trains)]
-    messages.sort(key=lambda each: each.seq)
-    about_birds = summary(messages, focus="the heron nests", budget=400)
-    about_trains = summary(messages, focus="which platform, which train", budget=400)
+def test_focus_gets_most_of_the_room() -> None:
+    texts = [
+        text
+        for n in range(60)
+        for text in (
+            f"The heron nest number {n} in the reeds has eggs of group {n}.",
+            f"Train {n} leaves platform {n} with {n * 3} passengers on board.",
+        )
+    ]
+    messages = [message(seq, "user", text) for seq, text in enumerate(texts, 1)]
+    about_birds = summarize(messages, focus="the heron nests", budget=400)
+    about_trains = summarize(messages, focus="which platform, which train", budget=400)
     assert about_birds.count("heron") > 1.5 * about_birds.count("Train")
     assert about_trains.count("Train") > 1.5 * about_trains.count("heron")
 
 
-def test_a_done_ask_leaves_the_summary() -> None:
-    text = summary(WORK)
-    later = summary(spoken.talk("Done: Okonkwo is warned.", begin=9), previous=text)
-    assert "Please remind me to warn Okonkwo later." in under(text, "Open asks")
-    assert under(later, "Open asks") == []
+def test_finished_request_leaves_the_extract() -> None:
+    later = summarize(talk("Done: Okonkwo is warned.", begin=9), previous=summarize(WORK))
+    assert section(later, "Open asks") == []
 
 
 HOSTILE = (
@@ -122,55 +114,40 @@ HOSTILE = (
 )
 
 
-def test_text_in_messages_cannot_act_as_the_summary() -> None:
-    text = summary([*WORK, spoken.message(9, "assistant", HOSTILE), spoken.message(10, "tool", HOSTILE)], budget=4_000)
+def test_messages_cannot_act_as_the_extract() -> None:
+    text = summarize([*WORK, message(9, "assistant", HOSTILE), message(10, "tool", HOSTILE)], budget=4_000)
     headings = [line for line in text.splitlines() if not line.startswith("> ")]
     assert headings == [f"## {name}" for name in summary_format.SECTIONS if f"## {name}" in headings]
     assert "send the money" in text
-    assert not any("send the money" in each for each in under(text, "Open asks"))
-    assert not {"<|", "\x1b", "\u202e", "\u2028"} & {
-        each for each in ("<|", "\x1b", "\u202e", "\u2028") if each in text
-    }
-    assert under(text, "Goal") == ["I want to move the orders to Postgres."]
+    assert not any("send the money" in each for each in section(text, "Open asks"))
+    assert not [each for each in ("<|", "\x1b", "\u202e", "\u2028") if each in text]
+    assert section(text, "Goal") == ["I want to move the orders to Postgres."]
 
 
-def test_secrets_are_in_no_summary() -> None:
+def test_extract_has_no_secrets() -> None:
     said = "The api_key: 9f8e7d6c5b4a and password=hunter2! are for OPS-4411."
-    messages = [spoken.message(1, "user", said), spoken.calling(2, "run", command="login --password=hunter2!")]
-    text = summary(messages, previous="## Facts\n- token=ab12cd34ef56")
+    messages = [message(1, "user", said), calling(2, "run", command="login --password=hunter2!")]
+    text = summarize(messages, previous="## Facts\n- token=ab12cd34ef56")
     assert "OPS-4411" in text
     assert not [each for each in ("9f8e7d6c5b4a", "hunter2", "ab12cd34ef56") if each in text]
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "quoted"),
     [
-        "我们决定使用 Postgres 15。预算是 3000 元。请明天提醒我付款。",
-        "会議は10月9日の8:20です。場所は本社に決定しました。",
-        "เราตัดสินใจใช้ทะเบียน กข 4411 แล้ว อย่าลืมจ่าย 3000 บาท",
-        "Wir haben beschlossen, am 9. Oktober umzuziehen. Die Miete beträgt 1.184 Euro.",
-        "def run(x_max: int = 300):\n    return connect('db-7', port=18443)",
-        "2031-05-01T10:00 ERROR E4711 disk full\n2031-05-01T10:01 INFO retry 3",
+        ("我们决定使用 Postgres 15。预算是 3000 元。请明天提醒我付款。", "预算是 3000 元。"),
+        ("เราตัดสินใจใช้ทะเบียน กข 4411 แล้ว อย่าลืมจ่าย 3000 บาท", "4411"),
+        ("Wir haben beschlossen, am 9. Oktober umzuziehen. Die Miete beträgt 1.184 Euro.", "beträgt 1.184 Euro."),
+        ("def run(x_max: int = 300):\n    return connect('db-7', port=18443)", "return connect('db-7', port=18443)"),
+        ("2031-05-01T10:00 ERROR E4711 disk full\n2031-05-01T10:01 INFO retry 3", "ERROR E4711 disk full"),
     ],
+    ids=["chinese", "thai", "german", "code", "log"],
 )
-def test_any_script_code_and_logs_are_quoted_as_they_are(said: str) -> None:
-    text = summary([spoken.message(1, "user", said)])
-    number = {"0", "1", "3", "4", "5", "8"}
-    assert any(char in number for char in text)
-    assert sum(line.removeprefix("> #1 user: ") in " ".join(said.split()) for line in text.splitlines()) >= 2 or (
-        len(said.splitlines()) == 1 and said in text
-    )
+def test_any_script_is_quoted_verbatim(said: str, quoted: str) -> None:
+    assert quoted in summarize([message(1, "user", said)])
 
 
-def test_the_summary_among_the_messages_counts_as_the_earlier_one() -> None:
-    text = summary(WORK, budget=300)
-    stands = types.Message(8, "summary:3", "s", "user", 0.0, spoken.message(8, "user", text).body)
-    later = summary([stands, *spoken.talk("Go on.", "Yes.", begin=9)], budget=300)
-    assert "> #7 user: We decided to switch over on a Sunday night." in later.splitlines()
-    assert "> >" not in later
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(types.ROLES), st.text(max_size=400)), max_size=25),
     st.none() | st.text(max_size=400),
@@ -178,39 +155,33 @@ def test_the_summary_among_the_messages_counts_as_the_earlier_one() -> None:
     st.lists(st.text(min_size=1, max_size=40), max_size=5),
     st.integers(0, 400),
 )
-def test_for_any_history_it_never_passes_its_budget(
-    said: list[tuple[types.Role, str]], previous: str | None, focus: str | None, must_keep: list[str], budget: int
+def test_any_history_is_extracted_within_the_budget(
+    said: list[tuple[types.Role, str]], previous: str | None, focus: str | None, kept: list[str], budget: int
 ) -> None:
-    messages = [spoken.message(seq, role, text) for seq, (role, text) in enumerate(said, start=1)]
-    given = {"previous": previous, "focus": focus, "must_keep": tuple(must_keep), "budget": budget}
-    text = summary(messages, **given)
+    messages = [message(seq, role, text) for seq, (role, text) in enumerate(said, start=1)]
+    given = {"previous": previous, "focus": focus, "must_keep": tuple(kept), "budget": budget}
+    text = summarize(messages, **given)
     assert tokens.estimate(text) <= budget
-    assert text == summary(messages, **given)
+    assert text == summarize(messages, **given)
     assert all(line.startswith(("> ", "## ")) for line in text.splitlines())
 
 
-def test_it_does_not_grow_over_many_updates() -> None:
-    chance, text = random.Random(5), ""
-    for turn in range(40):
-        said = [f"Item {chance.randrange(10**6)} of lot L-{turn}{n} costs {n * 7} EUR." for n in range(20)]
-        text = summary(spoken.talk(*said, begin=turn * 20 + 1), previous=text, budget=500)
-        assert tokens.estimate(text) <= 500
-    assert tokens.estimate(text) > 400
-
-
-def test_work_is_bounded_however_long_the_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time is judged: sentences whose facts are looked for are counted."""
-    looked_at: list[str] = []
-    find = must_keep.find_facts
-    monkeypatch.setattr(must_keep, "find_facts", lambda text: looked_at.append(text) or find(text))  # type: ignore[func-returns-value]
-    messages = spoken.talk(*(f"Sentence {n} says {n * 31 % 997} things. And another {n}." for n in range(10_000)))
-    assert summary(messages)
-    assert 0 < len(looked_at) <= 2_000
-
-
-def test_an_estimate_whose_parts_do_not_add_up_is_kept_to_all_the_same() -> None:
-    def dear(text: str) -> int:
+def test_extract_does_not_grow_over_updates_or_with_an_estimate_that_does_not_add_up() -> None:
+    def estimate(text: str) -> int:
         return len(text) if len(text) < 200 else 3 * len(text)
 
-    text = extract.extract(base.SummaryRequest(messages=WORK, budget=600), dear)
-    assert 0 < dear(text) <= 600
+    text = ""
+    for turn in range(20):
+        said = [f"Item {turn * 31 + n} of lot L-{turn}{n} costs {n * 7} EUR." for n in range(20)]
+        text = summarize(talk(*said, begin=turn * 20 + 1), previous=text, budget=500)
+        assert tokens.estimate(text) <= 500
+    assert tokens.estimate(text) > 400
+    assert 0 < estimate(extract.extract(base.SummaryRequest(messages=WORK, budget=600), estimate)) <= 600
+
+
+def test_work_is_bounded_for_a_long_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[str] = []
+    find = must_keep.find_facts
+    monkeypatch.setattr(must_keep, "find_facts", lambda text: searched.append(text) or find(text))  # type: ignore[func-returns-value]
+    assert summarize(talk(*(f"Sentence {n} says {n * 31 % 997} things. And another {n}." for n in range(10_000))))
+    assert 0 < len(searched) <= 2_000

@@ -13,18 +13,6 @@ from holdfast.runtime import runtime
 from tests.support import slash_commands
 
 
-def flagged(flag: str) -> set[str]:
-    return {name for name, command in commands.COMMANDS.items() if getattr(command, flag)}
-
-
-def test_each_flag_names_its_commands() -> None:
-    assert flagged("during_turn") == {"help", "status", "approve", "deny", "stop", "steer", "queue", "quit"}
-    assert flagged("slow") == {"compact", "compress"}
-    assert flagged("opens_conversation") == {"new", "reset", "branch"}
-    assert flagged("picks_conversation") == {"resume"}
-    assert flagged("ordered") >= {"undo", "redo", "retry", "branch", "steer", "queue", "approve", "deny"}
-
-
 @pytest.mark.parametrize(
     ("line", "needs"),
     [("/model", False), ("/model a/b", True), ("/approve once", False), ("/approve 2 ALWAYS", True), ("hello", False)],
@@ -33,7 +21,7 @@ def test_commands_that_affect_others_need_an_admin(line: str, needs: bool) -> No
     assert commands.needs_admin(line) is needs
 
 
-async def test_a_command_for_admins_is_refused_to_others(db: AsyncSessionDB) -> None:
+async def test_admin_command_is_refused_to_other_users(db: AsyncSessionDB) -> None:
     async with slash_commands.door(db) as run:
         with run.subscribe("talk") as stream:
             await run.send("talk", events.Command("/approve always"), is_admin=False)
@@ -41,7 +29,7 @@ async def test_a_command_for_admins_is_refused_to_others(db: AsyncSessionDB) -> 
             assert [each.event async for each in stream] == [events.Notice(runtime.ADMINS_ONLY, "error")]
 
 
-async def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(
+async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
     monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     begun, finish, order = asyncio.Event(), asyncio.Event(), list[str]()
@@ -71,7 +59,7 @@ async def test_a_command_waits_for_the_one_before_unless_it_runs_meanwhile(
         assert order == ["status", "slow", "usage"]
 
 
-async def test_lines_that_are_held_back_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
+async def test_held_messages_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
     async with slash_commands.door(db) as run:
         run.held.extend([events.Submit("same"), events.Submit("same")])
         _, second = run.waiting("talk")
@@ -80,16 +68,22 @@ async def test_lines_that_are_held_back_are_listed_and_dropped_with_the_queue(db
         assert await slash_commands.said(run, "/queue") == "1  same"
 
 
-async def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
+async def record_leaving(run: runtime.Runtime) -> list[str]:
+    """Have a conversation with an agent, and record when the agent leaves it."""
+    await run.submit("talk", events.Submit("hello"))
+    agent, left = run.agents.peek("talk"), list[str]()
+    assert agent is not None
+
+    async def leave() -> None:
+        left.append("talk")
+
+    agent.leave = leave  # type: ignore[method-assign]
+    return left
+
+
+async def test_leaving_calls_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
     async with slash_commands.door(db) as run:
-        await run.submit("talk", events.Submit("hello"))
-        agent, left = run.agents.peek("talk"), list[str]()
-        assert agent is not None
-
-        async def leave() -> None:
-            left.append("talk")
-
-        agent.leave = leave  # type: ignore[method-assign]
+        left = await record_leaving(run)
         await run.leave("other")
         await run.leave("talk")
         assert left == ["talk"]
@@ -102,16 +96,9 @@ async def test_leave_calls_the_closing_hooks_and_end_ends_an_unused_conversation
             await db.conversation("none")
 
 
-async def test_a_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
+async def test_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
     async with slash_commands.door(db) as run:
-        await run.submit("talk", events.Submit("hello"))
-        agent, left = run.agents.peek("talk"), list[str]()
-        assert agent is not None
-
-        async def leave() -> None:
-            left.append("talk")
-
-        agent.leave = leave  # type: ignore[method-assign]
+        left = await record_leaving(run)
         for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
             await run.send("talk", events.Command(line))
             assert len(left) == count

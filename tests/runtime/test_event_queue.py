@@ -1,10 +1,11 @@
-"""The queue of a subscription: items stay in order, and are merged where many wait."""
+"""The event queue of a subscription keeps the order, and merges deltas when many are waiting."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
+
+import pytest
 
 from holdfast import events
 from holdfast.runtime import subscriptions
@@ -25,12 +26,18 @@ def progress(call: str, text: str) -> subscriptions.Received:
     return subscriptions.Received(events.ToolProgress(call, text), "u")
 
 
-def notice(text: str = "n") -> subscriptions.Received:
-    return subscriptions.Received(events.Notice(text))
+NOTICE = subscriptions.Received(events.Notice("n"))
+STARTED = subscriptions.Received(events.ToolStarted("c", "shell", "{}"), "u")
 
 
-def started(call: str = "c") -> subscriptions.Received:
-    return subscriptions.Received(events.ToolStarted(call, "shell", "{}"), "u")
+@pytest.fixture
+async def queue() -> Queue:
+    return subscriptions.EventQueue[str]()
+
+
+def put(queue: Queue, *items: Any) -> None:
+    for each in items:
+        queue.put(each)
 
 
 async def take(queue: Queue) -> list[Any]:
@@ -41,112 +48,58 @@ async def take(queue: Queue) -> list[Any]:
     return found
 
 
-def run(story: Callable[[Queue], Awaitable[None]]) -> None:
-    async def told() -> None:
-        await story(subscriptions.EventQueue[str]())
-
-    asyncio.run(told())
-
-
-def put(queue: Queue, *items: Any) -> None:
-    for each in items:
-        queue.put(each)
+async def test_items_are_taken_in_order(queue: Queue) -> None:
+    items = [delta("a"), delta("b"), NOTICE, "an item of the consumer", delta("c")]
+    put(queue, *items)
+    assert await take(queue) == items
+    await queue.flush()
 
 
-def test_items_are_taken_in_order_one_by_one() -> None:
-    async def story(queue: Queue) -> None:
-        items = [delta("a"), delta("b"), notice(), "an item of the consumer", delta("c")]
-        put(queue, *items)
-        assert await take(queue) == items
-        await queue.flush()
-
-    run(story)
-
-
-def test_adjacent_deltas_of_the_same_kind_are_merged_in_a_long_queue() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, *(delta(f"{number} ") for number in range(MANY)))
-        put(queue, delta("x"), delta("y"), reasoning("hm"), reasoning("hm"), delta("z"), notice())
-        *_, last, thoughts, after, said = await take(queue)
-        assert last == delta(f"{MANY - 1} xy")
-        assert thoughts == reasoning("hmhm")
-        assert (after, said) == (delta("z"), notice())
-
-    run(story)
+async def test_adjacent_deltas_of_one_kind_are_merged_in_a_long_queue(queue: Queue) -> None:
+    put(queue, *(delta(f"{number} ") for number in range(500)))
+    put(queue, reasoning("hm"), reasoning("hm"), delta("z"), STARTED, delta("end"))
+    *texts, thoughts, after, started, end = await take(queue)
+    assert len(texts) == MANY
+    assert "".join(each.event.text for each in texts) == "".join(f"{number} " for number in range(500))
+    assert (thoughts, after, started, end) == (reasoning("hmhm"), delta("z"), STARTED, delta("end"))
 
 
-def test_a_long_queue_keeps_every_text_in_order() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, *(delta(f"{number} ") for number in range(500)), started(), delta("end"))
-        found = await take(queue)
-        assert len(found) < 100
-        texts = [each.event.text for each in found if isinstance(each.event, events.TextDelta)]
-        assert "".join(texts) == "".join(f"{number} " for number in range(500)) + "end"
-        assert found[-2] == started()
-
-    run(story)
-
-
-def test_adjacent_progress_of_one_call_is_merged_in_a_long_queue() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, *(delta(f"{number}") for number in range(MANY - 2)), progress("b", "x"), progress("a", ""))
-        put(queue, *(progress("a", f"{number} ") for number in range(1000)), progress("b", "y"))
-        *before, first, second, third = await take(queue)
-        assert len(before) == MANY - 2
-        limit = subscriptions.PROGRESS_CHARACTERS
-        assert (first, third) == (progress("b", "x"), progress("b", "y"))
-        assert second == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
-        # What was taken is not changed any more.
-        put(queue, progress("a", "1000"))
-        assert await take(queue) == [progress("a", "1000")]
-
-    run(story)
+async def test_adjacent_progress_of_one_call_is_merged_in_a_long_queue(queue: Queue) -> None:
+    put(queue, *(delta(f"{number}") for number in range(MANY - 2)), progress("b", "x"), progress("a", ""))
+    put(queue, *(progress("a", f"{number} ") for number in range(1000)), progress("b", "y"))
+    *before, first, second, third = await take(queue)
+    assert len(before) == MANY - 2
+    limit = subscriptions.PROGRESS_CHARACTERS
+    assert (first, third) == (progress("b", "x"), progress("b", "y"))
+    assert second == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
+    # An item that was taken is not changed.
+    put(queue, progress("a", "1000"))
+    assert await take(queue) == [progress("a", "1000")]
 
 
-def test_progress_of_another_call_with_the_same_id_is_not_moved_before_it() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, *[notice()] * MANY, started(), progress("c", "first"), started(), progress("c", "second"))
-        assert (await take(queue))[MANY:] == [started(), progress("c", "first"), started(), progress("c", "second")]
-
-    run(story)
+async def test_progress_is_not_moved_before_the_start_of_its_call(queue: Queue) -> None:
+    put(queue, *[NOTICE] * MANY, STARTED, progress("c", "first"), STARTED, progress("c", "second"))
+    assert (await take(queue))[MANY:] == [STARTED, progress("c", "first"), STARTED, progress("c", "second")]
 
 
-def test_a_flush_waits_for_the_item_being_handled() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, delta("a"))
-        assert await queue.first() == delta("a")
-        waiting = asyncio.create_task(queue.flush())
-        await asyncio.sleep(0)
-        assert not waiting.done()
-        queue.done()
-        await waiting
-
-    run(story)
-
-
-def test_a_flush_does_not_wait_for_later_items() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, delta("mine"))
-        flushed = asyncio.create_task(queue.flush())
-        await asyncio.sleep(0)
-        put(queue, notice("another one"))
-        await queue.first()
-        queue.done()
-        await flushed
-        assert len(queue) == 1
-
-    run(story)
+async def test_flush_waits_for_earlier_items_only(queue: Queue) -> None:
+    put(queue, delta("mine"))
+    assert await queue.first() == delta("mine")
+    flushed = asyncio.create_task(queue.flush())
+    await asyncio.sleep(0)
+    put(queue, NOTICE)
+    assert not flushed.done()
+    queue.done()
+    await flushed
+    assert len(queue) == 1
 
 
-def test_closing_releases_flushes_and_discards_items() -> None:
-    async def story(queue: Queue) -> None:
-        put(queue, "x")
-        flushed = asyncio.create_task(queue.flush())
-        await asyncio.sleep(0)
-        queue.close()
-        await flushed
-        put(queue, "y")
-        await queue.flush()
-        assert len(queue) == 0
-
-    run(story)
+async def test_closing_ends_flushes_and_discards_items(queue: Queue) -> None:
+    put(queue, "x")
+    flushed = asyncio.create_task(queue.flush())
+    await asyncio.sleep(0)
+    queue.close()
+    await flushed
+    put(queue, "y")
+    await queue.flush()
+    assert len(queue) == 0

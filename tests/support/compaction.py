@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, types
-from holdfast.compaction import base
-from holdfast.model import ScriptedModel
+from holdfast.compaction import base, summary
+from holdfast.model import ScriptedModel, tokens
 from tests.support import agents
 
 WINDOW = 8_000
+
+
+def brief_summary(request: base.SummaryRequest) -> str:
+    """Return a summary that is accepted."""
+    return "In short. " + " ".join(request.must_keep)
 
 
 def blocked_summary() -> tuple[Callable[[base.SummaryRequest], Awaitable[str]], asyncio.Event, asyncio.Event]:
@@ -21,7 +27,7 @@ def blocked_summary() -> tuple[Callable[[base.SummaryRequest], Awaitable[str]], 
     async def summarize(request: base.SummaryRequest) -> str:
         started.set()
         await proceed.wait()
-        return "In short. " + " ".join(request.must_keep)
+        return brief_summary(request)
 
     return summarize, started, proceed
 
@@ -33,7 +39,7 @@ class FakeSummarizer:
 
     def __init__(self, answer: Callable[[base.SummaryRequest], Any] | None = None) -> None:
         self.requests: list[base.SummaryRequest] = []
-        self._answer = answer or (lambda request: "In short. " + " ".join(request.must_keep))
+        self._answer = answer or brief_summary
 
     async def summarize(self, request: base.SummaryRequest) -> str:
         self.requests.append(request)
@@ -46,6 +52,41 @@ def compacting_agent(db: AsyncSessionDB, summarizer: Any = None, **given: Any) -
     given = {"session_id": "talk", **given}
     model = ScriptedModel(["ok"] * 99, window=WINDOW)
     return agents.agent(db, model, summarizer=summarizer or FakeSummarizer(), **given)
+
+
+async def compact(
+    db: AsyncSessionDB,
+    summarizer: Any = None,
+    *,
+    focus: str | None = None,
+    force: bool = False,
+    keep_exchanges: int | None = None,
+    **given: Any,
+) -> base.CompactionResult:
+    """Compact with a new agent. A summarizer may be given as a function of the request."""
+    writer = FakeSummarizer(summarizer) if inspect.isroutine(summarizer) else summarizer
+    agent = compacting_agent(db, writer, **given)
+    return await agent.compress_context(focus, force, keep_exchanges=keep_exchanges)
+
+
+async def steal_lease(db: AsyncSessionDB) -> None:
+    """Take the lease of the running compaction from its holder."""
+    (held,) = await db.leases()
+    await db.acquire_lease("talk", "compact", held.holder)
+
+
+async def append_questions(db: AsyncSessionDB, count: int = 40, text: str = "And pier {}? ", windy: int = 12) -> None:
+    """Append long questions without answers."""
+    for number in range(count):
+        await db.append_message("talk", role="user", content=text.format(number) + "It is windy there. " * windy)
+
+
+class GrowingMeter(tokens.Meter):
+    """A meter to which every summary is too long."""
+
+    def of(self, message: types.Message) -> int:
+        written = message.uid == "summary" and message.content != summary.MARK
+        return 10**6 if written else super().of(message)
 
 
 async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:

@@ -1,4 +1,4 @@
-"""The file tools at work in a folder, with somebody who permits everything and writes down what it was."""
+"""The file tools of a folder, with a gate that records every act."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.tools import base, registry
 from holdfast.tools.files import file_tools
 
 
-class Doing:
-    """Tools of one folder. `meanwhile` is called when a plan waits for its permission."""
+class FileTools:
+    """The file tools of one folder. `meanwhile` is called while a plan waits for its approval."""
 
     def __init__(
         self,

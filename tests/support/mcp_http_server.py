@@ -1,4 +1,4 @@
-"""A server at an address, made by hand so that it can misbehave. Nothing but Python; it ends with its block."""
+"""An MCP server over HTTP that can misbehave."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ FLOOD = 200
 
 
 class Web:
-    """What the server is told to do, and what came of it."""
+    """The state of the server, which a test may change."""
 
     def __init__(self) -> None:
         self.url = ""
         self.began = 0
-        """How often somebody connected anew."""
+        """Number of sessions that were opened."""
         self.sent = 0
-        """How many megabytes of a flood were taken from it."""
+        """Megabytes of a flood that were sent."""
         self.status = 500
         self.forgotten: tuple[int, Any] | None = None
-        """How it answers within a session that is not its newest."""
+        """Status and body of answers to an older session."""
 
     @property
     def session(self) -> str:
         return f"session-{self.began}"
 
     def forget(self, status: int, body: Any) -> None:
-        """Be as after a restart: no session is known any more."""
+        """Forget all sessions, as after a restart."""
         self.forgotten = (status, body)
         self.began += 1
 
@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants to read it."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self.put(405)
@@ -135,7 +135,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.web.sent += 1
             self.wfile.write(end.encode())
         except OSError:
-            pass  # Nobody listens any more, which is what they should do.
+            pass  # The client has closed the connection, as it should.
 
     def result(self, number: Any, result: Any, **headers: str) -> None:
         self.put(200, {"jsonrpc": "2.0", "id": number, "result": result}, **headers)

@@ -1,6 +1,6 @@
-"""A server of the Model Context Protocol by hand, so that it can misbehave: `python mcp_raw_server.py MODE [FILE]`.
+"""An MCP server that can misbehave: `python mcp_raw_server.py MODE [FILE]`.
 
-It needs nothing but Python and starts at once. What it is told is appended to FILE, a message a line.
+It needs no library and starts fast. The messages that it receives are appended to FILE, one per line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A server made with the protocol's own library, as most are: `python mcp_sdk_server.py`."""
+"""An MCP server made with the SDK: `python mcp_sdk_server.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages for the tests of what a summary says."""
+"""Build messages without a store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def calling(seq: int, name: str, **given: str) -> types.Message:
     return message(seq, "assistant", tool_calls=(call,))
 
 
-def talk(*said: str, begin: int = 1) -> list[types.Message]:
-    """A user and an assistant by turns."""
+def talk(*texts: str, begin: int = 1) -> list[types.Message]:
+    """Return messages of a user and an assistant in turns."""
     roles: tuple[types.Role, types.Role] = ("user", "assistant")
-    return [message(seq, roles[index % 2], text) for index, (seq, text) in enumerate(enumerate(said, start=begin))]
+    return [message(seq, roles[index % 2], text) for index, (seq, text) in enumerate(enumerate(texts, start=begin))]

@@ -1,4 +1,4 @@
-"""What tests with real processes share: a mark all of them carry, so that one left running is found."""
+"""Track the processes that a test starts, and keep records of background processes in a file."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ import msgspec
 
 from holdfast import process_info, types
 from holdfast.tools import base
+from holdfast.tools.shell import background
 from tests.support.polling import until
 
 NAME = "HOLDFAST_TEST_MARK"
 
 
 class Leash:
-    """The mark of one test, and the environment that carries it."""
+    """An environment variable that identifies all processes of a test."""
 
     def __init__(self) -> None:
         self.mark = f"{NAME}={uuid.uuid4().hex}"
         self.environment = {**os.environ, NAME: self.mark.partition("=")[2]}
 
     def at_large(self) -> list[str]:
-        """The processes of this test that run now, by their command lines."""
+        """Return the command lines of the processes of this test that are running."""
         return [
             line
             for pid in process_info.find_by_env(self.mark)
@@ -40,7 +41,7 @@ class Leash:
 
 @contextlib.contextmanager
 def leashed() -> Iterator[Leash]:
-    """Within it, whatever is started with its environment has to be gone at the end."""
+    """Fail if a process that was started with the environment is left at the end."""
     leash = Leash()
     try:
         yield leash
@@ -50,13 +51,13 @@ def leashed() -> Iterator[Leash]:
 
 
 @asynccontextmanager
-async def everything(_: types.ToolCall, __: base.Act) -> AsyncIterator[None]:
-    """A gate that is open."""
+async def allow_all(_: types.ToolCall, __: base.Act) -> AsyncIterator[None]:
+    """Allow every act."""
     yield
 
 
-class PaperBook:
-    """A book in a file that several processes may write to; who comes second changes nothing."""
+class FileProcessStore:
+    """Process records in a file that several processes may write to. The first recorded end wins."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -69,7 +70,7 @@ class PaperBook:
             state = json.loads(read) if read else {"rows": [], "notices": []}
             yield state
             if writing:
-                # Whoever is killed in the middle leaves the old page or the new one.
+                # A writer that is killed leaves the old file or the new one.
                 Path(f"{self._path}.new").write_text(json.dumps(state), "utf-8")
                 os.replace(f"{self._path}.new", self._path)
 
@@ -87,7 +88,7 @@ class PaperBook:
             return True
 
     def redact(self, id: str) -> None:
-        """Its command goes."""
+        """Remove the command of a process."""
         with self._open() as found:
             next(row for row in found["rows"] if row["id"] == id)["command"] = ""
 
@@ -104,3 +105,19 @@ class PaperBook:
     def notices(self) -> list[str]:
         with self._open(writing=False) as state:
             return list(state["notices"])
+
+
+class BackgroundProgram:
+    """A program with background processes of the conversation `talk`."""
+
+    def __init__(self, leash: Leash, folder: Path) -> None:
+        self.folder, self.leash = folder, leash
+        self.records = FileProcessStore(folder / "records")
+        self.processes = background.BackgroundProcesses(self.records, str(folder / "home"), lambda: leash.environment)
+
+    async def start(self, command: str, *, input: bool = False) -> types.Process:
+        return await self.processes.start("talk", command, str(self.folder), input)
+
+    async def check(self) -> tuple[int, int]:
+        """Check all processes once; return how many ran and how many ends were reported."""
+        return await background.Watcher(self.processes).check()

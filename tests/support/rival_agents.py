@@ -1,4 +1,4 @@
-"""Two agents on one conversation without any lock subsystem, each in a thread or a process of its own."""
+"""Two agents on one conversation without leases, each in its own thread or process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _barrier: Any = None
 
 
 class Part(NamedTuple):
-    """What became of one of the two."""
+    """The results of one agent."""
 
     outcome: base.Outcome
     completed: bool

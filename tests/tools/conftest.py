@@ -1,16 +1,35 @@
-"""What tests of tools share."""
+"""Fixtures for tests that start processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support import processes as leashes
+from tests.support import processes
 
 
 @pytest.fixture
-def leash() -> Iterator[leashes.Leash]:
-    """A test that has this fails when a process it started is still running at its end."""
-    with leashes.leashed() as found:
+def leash() -> Iterator[processes.Leash]:
+    """Fail the test if a process that it started is still running at its end."""
+    with processes.leashed() as found:
         yield found
+
+
+@pytest.fixture
+async def program(leash: processes.Leash, tmp_path: Path) -> AsyncIterator[processes.BackgroundProgram]:
+    """A program with background processes, which are stopped at the end."""
+    made = processes.BackgroundProgram(leash, tmp_path)
+    yield made
+    for process in await made.records.every(None, True):
+        await made.processes.stop(process)
+
+
+@pytest.fixture
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, used by this test only."""
+    folder = tmp_path_factory.mktemp("tmp")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder

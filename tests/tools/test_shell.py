@@ -1,12 +1,10 @@
-"""A command somebody waits for: bounded in every way, and over when its call is over."""
+"""The shell tool bounds the time and output of a command, and no process outlives the call."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import pty
-import re
 import resource
 import signal
 import subprocess
@@ -23,207 +21,150 @@ from holdfast.tools import base, registry
 from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell, supervisor_client
 from tests.support.polling import until, until_async
-from tests.support.processes import Leash, everything
+from tests.support.processes import Leash, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 
 
-async def called(leash: Leash, root: Path, command: str, **more: Any) -> base.Result:
-    tool = shell.shell([str(root)], lambda: leash.environment)
-    return await registry.Registry([tool], everything).run(types.ToolCall("x", "shell", {"command": command, **more}))
+class ShellRunner:
+    """Calls the shell tool; a result is successful if and only if the exit code is 0."""
+
+    def __init__(self, leash: Leash, root: Path, spools: Path) -> None:
+        self.leash, self.root, self._spools = leash, root, spools
+        self.tool = shell.shell([str(root)], lambda: leash.environment)
+
+    async def __call__(self, command: str, **more: Any) -> str:
+        call = types.ToolCall("x", "shell", {"command": command, **more})
+        result = await registry.Registry([self.tool], allow_all).run(call)
+        assert result.ok == str(result.content).endswith("[exit code 0]"), result
+        assert content_parts.is_success("shell", result.content) == result.ok
+        return str(result.content)
+
+    @property
+    def spools(self) -> list[Path]:
+        return list(self._spools.glob("holdfast-*"))
 
 
-def told(leash: Leash, root: Path, command: str, **more: Any) -> str:
-    """What the model is told; that it went well is said of what ended with 0, and of nothing else."""
-    result = asyncio.run(called(leash, root, command, **more))
-    assert result.ok == str(result.content).endswith("[exit code 0]"), result
-    assert content_parts.is_success("shell", result.content) == result.ok
-    return str(result.content)
+@pytest.fixture
+def run(leash: Leash, tmp_path: Path, temporary_folder: Path) -> ShellRunner:
+    return ShellRunner(leash, tmp_path, temporary_folder)
 
 
-def spools() -> set[str]:
-    return {name for name in os.listdir(os.environ["TMPDIR"]) if name.startswith("holdfast-")}
+async def test_command_runs_in_the_given_folder_with_the_given_environment(run: ShellRunner) -> None:
+    (run.root / "sub").mkdir()
+    run.leash.environment["HOLDFAST_SESSION_ID"] = "s1"
+    first = await run(f"pwd; echo $HOLDFAST_SESSION_ID ${supervisor_client.MARK}")
+    second = await run(f"pwd; echo $HOLDFAST_SESSION_ID ${supervisor_client.MARK}", folder="sub")
+    assert first.startswith(f"{run.root}\ns1 ")
+    assert second.startswith(f"{run.root}/sub\ns1 ")
+    # The mark that identifies the processes of a call is unique.
+    assert len({told.splitlines()[1] for told in (first, second)}) == 2
+    assert "outside of the workspace" in await run("pwd", folder="..")
 
 
-@pytest.fixture(autouse=True)
-def own_temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path_factory.mktemp("tmp")))
-    monkeypatch.setattr("tempfile.tempdir", None)
-
-
-# --- what the model is told --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("command", "said"),
-    [
-        ("echo hello; exit 3", "hello\n[exit code 3]"),
-        ("true", "[no output]\n[exit code 0]"),
-        ("echo a >&2; echo b", "a\nb\n[exit code 0]"),
-        ("printf '\\377\\376x'", "\ufffd\ufffdx\n[exit code 0]"),
-        ("read x || echo end", "end\n[exit code 0]"),
-        ("(cat /dev/tty) 2>/dev/null || echo none", "none\n[exit code 0]"),
-        ("kill -9 $$", "[no output]\n[exit code 137]"),
-        ("echo '$(x)' \"it's\"", "$(x) it's\n[exit code 0]"),
-    ],
-)
-def test_output_comes_with_its_exit_code(leash: Leash, tmp_path: Path, command: str, said: str) -> None:
-    assert told(leash, tmp_path, command) == said
-    assert spools() == set()
-
-
-def test_it_runs_in_the_folder_it_was_told(leash: Leash, tmp_path: Path) -> None:
-    (tmp_path / "sub").mkdir()
-    assert told(leash, tmp_path, "pwd").startswith(f"{tmp_path}\n")
-    assert told(leash, tmp_path, "pwd", folder="sub").startswith(f"{tmp_path}/sub\n")
-    for wrong in ("..", "/", "none"):
-        assert not asyncio.run(called(leash, tmp_path, "pwd", folder=wrong)).ok
-
-
-@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"command": " "}])
-def test_wrong_arguments_start_nothing(leash: Leash, tmp_path: Path, wrong: dict[str, Any]) -> None:
-    tool = shell.shell([str(tmp_path)], lambda: leash.environment)
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("nan")}, {"command": " "}])
+async def test_invalid_arguments_start_nothing(run: ShellRunner, wrong: dict[str, Any]) -> None:
     with pytest.raises(errors.ToolFailed):
-        asyncio.run(tool.run({"command": f"touch {tmp_path}/ran", **wrong}))  # type: ignore[arg-type]
-    assert not (tmp_path / "ran").exists()
+        await run.tool.run({"command": f"touch {run.root}/ran", **wrong})
+    assert not (run.root / "ran").exists()
 
 
-def test_what_it_leaves_is_stopped_and_told(leash: Leash, tmp_path: Path) -> None:
-    said = told(leash, tmp_path, "sleep 1000 & setsid sleep 1001 & echo up")
+async def test_left_processes_are_stopped_and_counted(run: ShellRunner) -> None:
     note = "[2 processes it left were stopped; use start_process for processes that should continue.]"
-    assert said == f"up\n{note}\n[exit code 0]"
-    assert leash.at_large() == []
+    assert await run("sleep 1000 & setsid sleep 1001 & echo up") == f"up\n{note}\n[exit code 0]"
+    # A process cannot escape by changing its environment.
+    assert "1 process it left was" in await run("env -i setsid sleep 1001 & echo $! > pid; echo up")
+    assert not process_info.start_ticks(int((run.root / "pid").read_text()))
+    assert run.leash.at_large() == []
 
 
-def test_one_that_never_ends_is_stopped_in_time(leash: Leash, tmp_path: Path) -> None:
-    # On a busy machine it may be killed before it says anything: then there is more time.
-    said = [told(leash, tmp_path, "echo begun; sleep 1000", timeout=0.5)]
-    while "begun" not in said[-1] and len(said) < 5:
-        said.append(told(leash, tmp_path, "echo begun; sleep 1000", timeout=2.5 ** len(said)))
-    assert re.match(r"begun\n\[killed after [0-9.]+ s;", said[-1])
-    assert all("[killed after" in each for each in said)
+@pytest.mark.parametrize(("given", "limited"), [(0.5, 0.5), (600, 600), (601, 600), (float("inf"), 600)])
+def test_timeout_is_limited(given: float, limited: float) -> None:
+    assert shell.limit_timeout(given) == limited
 
 
-@pytest.mark.parametrize(("given", "meant"), [(0.5, 0.5), (600, 600), (601, 600), (1e300, 600), (float("inf"), 600)])
-def test_no_command_may_run_longer_than_the_longest(given: float, meant: float) -> None:
-    assert shell.limit_timeout(given) == meant
-
-
-def test_a_flood_costs_neither_memory_nor_disk(leash: Leash, tmp_path: Path) -> None:
+async def test_flood_is_killed_at_the_timeout_and_uses_little_memory_and_disk(run: ShellRunner) -> None:
     before, largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, 0
 
-    async def story() -> base.Result:
-        nonlocal largest
-        call = asyncio.create_task(called(leash, tmp_path, "yes 123456789", timeout=2))
-        while not call.done():
-            await asyncio.sleep(0.02)
-            for name in spools():
-                largest = max(largest, sum(sizes(Path(os.environ["TMPDIR"]) / name)))
-        return await call
+    def measure() -> int:
+        usage = subprocess.run(["du", "-cb", *run.spools], capture_output=True, text=True, check=False)
+        return int(usage.stdout.splitlines()[-1].split()[0]) if run.spools else 0
 
-    result = asyncio.run(story())
-    assert "[killed after 2 s;" in str(result.content)
-    assert "bytes of its output were dropped" in str(result.content)
-    assert len(str(result.content)) < 31_000
-    # One part may be on its way out while the next begins.
-    assert 0 < largest <= 3 * shell.PART
+    call = asyncio.create_task(run("yes 123456789", timeout=0.5))
+    while not call.done():
+        await asyncio.sleep(0.02)
+        largest = max(largest, await asyncio.to_thread(measure))
+    result = await call
+    assert "[killed after 0.5 s;" in result
+    assert "bytes of its output were dropped" in result
+    assert len(result) < 31_000
+    # The next part may be created before the oldest is deleted.
+    assert largest <= 3 * shell.PART + 100_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
 
 
-def sizes(folder: Path) -> list[int]:
-    """Of the files there; what goes while it is looked at has none."""
-    found = list[int]()
-    with contextlib.suppress(FileNotFoundError):
-        for path in folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found.append(path.stat().st_size)
-    return found
-
-
-async def test_people_see_output_as_it_comes(leash: Leash, tmp_path: Path) -> None:
-    said: list[str] = []
-    fifo = tmp_path / "go"
+async def test_output_is_shown_while_the_command_runs(run: ShellRunner) -> None:
+    shown: list[str] = []
+    fifo = run.root / "go"
     os.mkfifo(fifo)
-    with base.calling(base.Calling("x", "c", said.append)):
-        call = asyncio.create_task(called(leash, tmp_path, f"echo one; read x < {fifo}; echo two"))
-        await until_async(lambda: said, "the first line is shown")
+    with base.calling(base.Calling("x", "c", shown.append)):
+        call = asyncio.create_task(run(f"echo one; read x < {fifo}; echo two"))
+        await until_async(lambda: shown, "the first line is shown")
         await asyncio.to_thread(fifo.write_text, "x\n")
-        assert str((await call).content) == "one\ntwo\n[exit code 0]"
-    assert said[0] == "one\n"
+        assert await call == "one\ntwo\n[exit code 0]"
+    assert shown[0] == "one\n"
 
 
-def test_a_command_finds_its_environment_and_no_terminal_size(leash: Leash, tmp_path: Path) -> None:
-    leash.environment["HOLDFAST_SESSION_ID"] = "s1"
-    assert told(leash, tmp_path, "echo $HOLDFAST_SESSION_ID").startswith("s1\n")
+async def test_concurrent_calls_do_not_interfere(run: ShellRunner) -> None:
+    results = await asyncio.gather(*(run(f"echo {n}; exit {n}") for n in range(6)))
+    assert results == [f"{n}\n[exit code {n}]" for n in range(6)]
 
 
-# --- permission --------------------------------------------------------------------------------------------
+async def test_embedded_tool_has_defaults(tmp_path: Path) -> None:
+    (tool,) = shell.shell_tools(tmp_path)
+    plan = await tool.run({"command": "echo hello; pwd"})
+    assert isinstance(plan, base.Plan)
+    result = await plan.go()
+    assert isinstance(result, base.Result)
+    assert result.content == f"hello\n{tmp_path}\n[exit code 0]"
 
 
-def test_nothing_runs_before_it_is_allowed(leash: Leash, tmp_path: Path) -> None:
-    tool = shell.shell([str(tmp_path)], lambda: leash.environment)
-    call = types.ToolCall("x", "shell", {"command": f"touch {tmp_path}/ran"})
-    result = asyncio.run(registry.Registry([tool]).run(call))
-    assert not result.ok
-    assert "Not allowed" in str(result.content)
-    assert not (tmp_path / "ran").exists()
-
-
-def test_what_is_asked_for_is_what_runs(leash: Leash, tmp_path: Path) -> None:
+async def test_approval_shows_the_command_that_runs(run: ShellRunner) -> None:
     hostile = "echo \x1b[2K\u202e hidden"
-    made = asyncio.run(shell.shell([str(tmp_path)], dict).run({"command": hostile}))  # type: ignore[arg-type]
-    assert isinstance(made, base.Plan)
-    act = made.act
-    assert (act.tool, act.kind, act.paths) == ("shell", "run", (str(tmp_path),))
+    plan = await run.tool.run({"command": hostile})
+    assert isinstance(plan, base.Plan)
+    act = plan.act
+    assert (act.tool, act.kind, act.paths) == ("shell", "run", (str(run.root),))
     assert (act.commands, act.danger) == risks.describe(hostile)
     assert act.detail == hostile
     assert act.summary.isprintable()
 
 
-# --- cancelling, and the end of the program ------------------------------------------------------------------
-
 STUBBORN = "trap '' TERM; (trap '' TERM; setsid sleep 1001) & touch up; while :; do sleep 1000; done"
 
 
 @pytest.mark.parametrize("command", ["setsid sleep 1001 & sleep 1000 & touch up; wait", STUBBORN])
-async def test_a_cancelled_call_has_ended_its_command_when_it_returns(
-    leash: Leash, tmp_path: Path, command: str
-) -> None:
-    call = asyncio.create_task(called(leash, tmp_path, command))
-    await until_async((tmp_path / "up").exists, "it is up")
+async def test_cancelled_call_returns_after_its_command_has_ended(run: ShellRunner, command: str) -> None:
+    call = asyncio.create_task(run(command))
+    await until_async((run.root / "up").exists, "it is up")
     call.cancel()
     await asyncio.sleep(0)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
-    assert leash.at_large() == []
-    assert spools() == set()
+    assert run.leash.at_large() == []
+    assert run.spools == []
 
 
-def test_a_call_cancelled_at_any_moment_leaves_nothing(leash: Leash, tmp_path: Path) -> None:
-    async def story(steps: int) -> None:
-        call = asyncio.create_task(called(leash, tmp_path, "sleep 1000 & sleep 1000"))
-        for _ in range(steps):
-            await asyncio.sleep(0.002)
+async def test_call_cancelled_at_any_moment_leaves_nothing(run: ShellRunner) -> None:
+    for pause in (0, 0.006, 0.012, 0.024, 0.048):
+        call = asyncio.create_task(run("sleep 1000 & sleep 1000"))
+        await asyncio.sleep(pause)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        assert leash.at_large() == []
-
-    for steps in range(0, 40, 3):
-        asyncio.run(story(steps))
-    assert spools() == set()
-
-
-def test_with_a_killed_warden_the_call_ends_and_nothing_is_left(leash: Leash, tmp_path: Path) -> None:
-    async def story() -> str:
-        call = asyncio.create_task(called(leash, tmp_path, "setsid sleep 1001 & echo $PPID > up; wait"))
-        await until_async(lambda: (tmp_path / "up").exists() and (tmp_path / "up").read_text(), "it is up")
-        os.kill(int((tmp_path / "up").read_text()), signal.SIGKILL)
-        return str((await call).content)
-
-    assert "exit code is unknown" in asyncio.run(story())
-    assert leash.at_large() == []
+        assert run.leash.at_large() == []
+    assert run.spools == []
 
 
 PROGRAM = textwrap.dedent("""
@@ -235,22 +176,19 @@ PROGRAM = textwrap.dedent("""
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
-def test_when_the_program_is_killed_its_command_dies_with_all_it_started(
-    leash: Leash, tmp_path: Path, kill: Callable[[int, int], None]
-) -> None:
-    environment = {**leash.environment, "TMPDIR": os.environ["TMPDIR"]}
-    line = [sys.executable, "-c", PROGRAM, STUBBORN, str(tmp_path)]
+def test_killed_program_leaves_no_process(run: ShellRunner, kill: Callable[[int, int], None]) -> None:
+    environment = {**run.leash.environment, "TMPDIR": os.environ["TMPDIR"]}
+    line = [sys.executable, "-c", PROGRAM, STUBBORN, str(run.root)]
     with subprocess.Popen(line, env=environment, start_new_session=True) as program:
-        until((tmp_path / "up").exists, "it is up")
-        assert len(leash.at_large()) > 3
+        until((run.root / "up").exists, "it is up")
+        assert len(run.leash.at_large()) > 3
         kill(program.pid, signal.SIGKILL)
         program.wait()
-    until(lambda: not leash.at_large(), "everything is gone")
-    assert spools() == set()
+    until(lambda: not run.leash.at_large(), "no process is left")
+    assert run.spools == []
 
 
-def test_a_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_path: Path) -> None:
-    """The program has a terminal here, and what is typed there is not for a command to read."""
+def test_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_path: Path) -> None:
     command = "(echo stolen > /dev/tty; read x < /dev/tty) 2>/dev/null; echo $? > code"
     child, terminal = pty.fork()
     if not child:
@@ -261,33 +199,3 @@ def test_a_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_pa
     assert b"stolen" not in os.read(terminal, 10_000)
     os.close(terminal)
     assert (tmp_path / "code").read_text() == "1\n"
-
-
-def test_a_command_cannot_escape_by_changing_its_environment(leash: Leash, tmp_path: Path) -> None:
-    escaping = f"env -i setsid sleep 1001 & echo $! > {tmp_path}/pid; echo up"
-    assert "1 process it left" in told(leash, tmp_path, escaping)
-    assert not process_info.start_ticks(int((tmp_path / "pid").read_text()))
-
-
-def test_the_marks_of_two_calls_differ(leash: Leash, tmp_path: Path) -> None:
-    first, second = (told(leash, tmp_path, f"echo ${supervisor_client.MARK}") for _ in range(2))
-    assert first != second
-    assert len(first.splitlines()[0]) > 8
-
-
-def test_many_calls_at_once_do_not_get_into_each_others_way(leash: Leash, tmp_path: Path) -> None:
-    async def story() -> list[base.Result]:
-        return await asyncio.gather(*(called(leash, tmp_path, f"echo {n}; exit {n}") for n in range(12)))
-
-    results = asyncio.run(story())
-    assert [str(each.content) for each in results] == [f"{n}\n[exit code {n}]" for n in range(12)]
-
-
-def test_embedders_get_the_tool_with_defaults(tmp_path: Path) -> None:
-    (tool,) = shell.shell_tools(tmp_path)
-    plan = asyncio.run(tool.run({"command": "echo hello; pwd"}))  # type: ignore[arg-type]
-    assert isinstance(plan, base.Plan)
-    assert plan.act.kind == "run"
-    result = asyncio.run(plan.go())  # type: ignore[arg-type]
-    assert isinstance(result, base.Result)
-    assert result.content == f"hello\n{tmp_path}\n[exit code 0]"

@@ -1,4 +1,4 @@
-"""A schema that a provider would refuse never reaches one."""
+"""Schemas of tools are converted for providers or refused."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import pytest
 from holdfast.tools import registry
 from holdfast.tools.mcp import schemas
 
-
-def test_a_plain_schema_is_passed_on_as_it_is() -> None:
-    given = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
-    assert schemas.convert_schema(given) == given
+PLAIN = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
 
 
-def test_what_providers_refuse_at_the_top_is_left_to_the_server() -> None:
-    told = schemas.convert_schema(
-        {"$schema": "http://json-schema.org/draft-07/schema#", "anyOf": [{"required": ["a"]}], "properties": {"a": {}}}
-    )
-    assert told == {"type": "object", "properties": {"a": {}}}
+@pytest.mark.parametrize(
+    ("given", "converted"),
+    [
+        (PLAIN, PLAIN),
+        ({"$schema": "http://x", "anyOf": [{"required": ["a"]}], "properties": {"a": {}}},
+         {"type": "object", "properties": {"a": {}}}),
+        ({"type": "object", "additionalProperties": False},
+         {"type": "object", "properties": {}, "additionalProperties": False}),
+    ],
+    ids=["plain", "keywords that providers refuse", "no arguments"],
+)  # fmt: skip
+def test_schema_is_converted(given: dict[str, Any], converted: dict[str, Any]) -> None:
+    assert schemas.convert_schema(given) == converted
 
 
 @pytest.mark.parametrize(
     "given", [{"type": "object"}, {"type": "object", "properties": {}, "additionalProperties": {}}]
 )
-def test_a_tool_that_takes_anything_can_be_given_anything(given: dict[str, Any]) -> None:
+def test_open_schema_accepts_any_argument(given: dict[str, Any]) -> None:
     assert registry.check_arguments({"x": 1}, schemas.convert_schema(given)) == {"x": 1}
-
-
-def test_a_tool_that_takes_nothing_is_given_nothing() -> None:
-    told = schemas.convert_schema({"type": "object", "additionalProperties": False})
-    assert told["additionalProperties"] is False
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -54,6 +54,6 @@ def deep(levels: int) -> dict[str, Any]:
         ({"properties": {"a": True}}, "as an object"),
     ],
 )
-def test_a_schema_that_cannot_be_told_is_refused_with_a_reason(given: dict[str, Any], why: str) -> None:
+def test_unusable_schema_is_refused(given: dict[str, Any], why: str) -> None:
     with pytest.raises(schemas.UnusableTool, match=why):
         schemas.convert_schema(given)

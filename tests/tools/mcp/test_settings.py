@@ -1,4 +1,4 @@
-"""Servers in the settings: what may be said, where, and what becomes of the environment in it."""
+"""Servers in the settings, and environment variables in them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def load(home: Path, text: str, **environ: str) -> tuple[settings.ServerConfig, 
     return config.load({"HOLDFAST_HOME": str(home), **environ}, folder=str(home)).servers
 
 
-def test_a_server_is_a_command_or_an_address(tmp_path: Path) -> None:
-    said = """
+def test_server_is_a_command_or_an_address(tmp_path: Path) -> None:
+    text = """
     [mcpServers.files]
     command = "npx"
     args = ["-y", "server-filesystem", "${PLACE}"]
@@ -31,7 +31,7 @@ def test_a_server_is_a_command_or_an_address(tmp_path: Path) -> None:
     command = "x"
     enabled = false
     """
-    files, far = load(tmp_path, said, PLACE="/data", TOKEN="s3cret-value")
+    files, far = load(tmp_path, text, PLACE="/data", TOKEN="s3cret-value")
     assert (files.name, files.command, files.args) == ("files", "npx", ("-y", "server-filesystem", "/data"))
     assert files.env == {"TOKEN": "s3cret-value", "MODE": "calm"}
     assert files.cwd == str(tmp_path / "work")
@@ -41,22 +41,22 @@ def test_a_server_is_a_command_or_an_address(tmp_path: Path) -> None:
     assert far.missing == ()
 
 
-def test_settings_do_not_show_what_is_secret(tmp_path: Path) -> None:
+def test_secrets_are_not_shown(tmp_path: Path) -> None:
     (wanted,) = load(tmp_path, '[mcpServers.a]\ncommand = "x"\nenv = { K = "${K}" }', K="s3cret-value")
     assert "s3cret-value" not in repr(wanted)
     assert wanted.given == (("K", "s3cret-value"), ("K", "s3cret-value"))
-    said = '[mcpServers.a]\nurl = "http://x"\nheaders = { A = "Bearer t0ken-value", B = "${K} x" }'
-    (wanted,) = load(tmp_path, said, K="s3cret-value")
+    text = '[mcpServers.a]\nurl = "http://x"\nheaders = { A = "Bearer t0ken-value", B = "${K} x" }'
+    (wanted,) = load(tmp_path, text, K="s3cret-value")
     assert wanted.given == (("A", "Bearer t0ken-value"), ("B", "s3cret-value x"), ("K", "s3cret-value"))
 
 
-def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
+def test_missing_variables_are_named(tmp_path: Path) -> None:
     (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
     assert wanted.missing == ("KEY", "WHERE")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "reason"),
     [
         ("", "either `command` or `url`"),
         ('command = "x"\nurl = "http://x"', "either `command` or `url`"),
@@ -66,13 +66,13 @@ def test_a_variable_that_is_not_set_is_named(tmp_path: Path) -> None:
         ('command = "x"\ntimeout = 0', "timeout"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_place(tmp_path: Path, said: str, told: str) -> None:
-    with pytest.raises(errors.SettingInvalid, match=told) as caught:
-        load(tmp_path, f"[mcpServers.a]\n{said}")
+def test_invalid_server_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match=reason) as caught:
+        load(tmp_path, f"[mcpServers.a]\n{text}")
     assert "mcpServers" in str(caught.value)
 
 
-def test_a_project_may_not_name_servers(tmp_path: Path) -> None:
+def test_project_settings_may_not_name_servers(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / config.PROJECT_FILE).write_text('[mcpServers.a]\ncommand = "rm"')
     with pytest.raises(errors.SettingInvalid, match="may not set `mcpServers`"):

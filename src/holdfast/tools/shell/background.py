@@ -90,15 +90,16 @@ class BackgroundProcesses:
         *,
         database: str = ":memory:",
         start_seconds: float = START_SECONDS,
+        max_processes: int = MAX_PROCESSES,
     ) -> None:
-        self.records, self.start_seconds = records, start_seconds
+        self.records, self.start_seconds, self._max_processes = records, start_seconds, max_processes
         self._folder, self._environment = process_folders.store_folder(home, database), environment
         self.on_start: Callable[[], None] = lambda: None
 
     async def start(self, conversation_id: str, command: str, folder: str, input: bool = False) -> types.Process:
         """Start a process. Raise ToolFailed if that fails; on cancellation, the process is stopped."""
-        if len(await self.records.every(conversation_id, True)) >= MAX_PROCESSES:
-            raise errors.ToolFailed(f"{MAX_PROCESSES} processes are running already. Stop one of them first.")
+        if len(await self.records.every(conversation_id, True)) >= self._max_processes:
+            raise errors.ToolFailed(f"{self._max_processes} processes are running already. Stop one of them first.")
         process = self.new_record(conversation_id, command, folder)
         environment = dict(self._environment())
         await self.records.started(process)

@@ -1,0 +1,333 @@
+"""Failures around a compaction: the store, the lease, the budget, hooks and cancellations."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.compaction import base, compress, hooks, policy
+from holdfast.compaction.base import Outcome
+from tests.support import agents, conversations
+from tests.support.compaction import (
+    FakeSummarizer,
+    GrowingMeter,
+    brief_summary,
+    compact,
+    compacting_agent,
+    steal_lease,
+)
+from tests.support.polling import until_async
+
+COOLDOWN = policy.CompactionPolicy().cooldowns[0]
+
+
+async def fail_busy(*_: object, **__: object) -> Any:
+    raise errors.StoreBusy()
+
+
+# --- the store -------------------------------------------------------------------------------------------
+
+
+async def test_store_that_cannot_begin_is_a_failure_without_a_summary(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = compacting_agent(talk, writer := FakeSummarizer())
+    with monkeypatch.context() as patched:
+        patched.setattr(talk, "begin_compaction", fail_busy)
+        patched.setattr(talk, "snapshot", fail_busy)
+        made = await agent.compress_context()
+    assert (made.outcome, made.session_id) == (Outcome.FAILED, "talk")
+    assert tuple(made.messages) == (await talk.context("talk")).messages
+    assert writer.requests == []
+    assert (await agent.compress_context()).outcome is Outcome.COMPACTED
+
+
+@pytest.mark.parametrize("how", ["the commit", "every summary"])
+async def test_failure_changes_nothing_and_starts_a_cooldown_at_its_end(
+    how: str, talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = conversations.Clock()
+
+    def summarize_slowly(request: base.SummaryRequest) -> str:
+        clock.advance(20)
+        return brief_summary(request)
+
+    before = tuple((await talk.context("talk")).messages)
+    meter = GrowingMeter() if how == "every summary" else None
+    agent = compacting_agent(talk, FakeSummarizer(summarize_slowly), clock=clock, meter=meter)
+    with monkeypatch.context() as patched:
+        if how == "the commit":
+            patched.setattr(talk, "commit_compaction", fail_busy)
+        # A failed manual compaction starts no cooldown.
+        assert (await agent.compress_context(force=True)).outcome is Outcome.FAILED
+        made = await agent.compress_context()
+    assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.FAILED, "talk", before)
+    if how == "every summary":
+        assert made.reason.startswith("No summary was accepted: writer: the context would have")
+    cooling = await agent.compress_context()
+    assert (cooling.outcome, cooling.retry_in) == (Outcome.COOLING_DOWN, COOLDOWN)
+    clock.advance(COOLDOWN)
+    assert (await compact(talk, clock=clock)).outcome is Outcome.COMPACTED
+
+
+async def test_errors_after_the_commit_leave_the_outcome_compacted(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await talk.pin("talk", 3)
+    commit = talk.commit_compaction
+
+    async def commit_and_break(*given: Any, **named: Any) -> Any:
+        head = await commit(*given, **named)
+        monkeypatch.setattr(talk, "context", fail_busy)
+        monkeypatch.setattr(talk, "update_budget", fail_busy)
+        return head
+
+    def fail_to_follow(_: str) -> None:
+        raise KeyError("a cache")
+
+    agent = compacting_agent(talk)
+    monkeypatch.setattr(talk, "commit_compaction", commit_and_break)
+    job = msgspec.structs.replace(agent.compaction_job(), moved=fail_to_follow)
+    made = await compress.compress(job, compress.CompactionRequest(force=True))
+    monkeypatch.undo()
+    after = await talk.context("talk")
+    assert (made.outcome, made.session_id, made.model) == (
+        Outcome.COMPACTED,
+        (await talk.head("talk")).id,
+        "writer",
+    )
+    assert [(each.seq, each.uid, each.role, each.body) for each in made.messages] == [
+        (each.seq, each.uid, each.role, each.body) for each in after
+    ]
+    assert (made.after, made.after < made.before) == (agent.compaction_job().size(after), True)
+
+
+# --- the lease -------------------------------------------------------------------------------------------
+
+
+async def test_lost_lease_cancels_the_summary_and_waits_for_its_end(still_talk: AsyncSessionDB) -> None:
+    reached, ended = asyncio.Event(), list[bool]()
+
+    async def end_slowly(_: base.SummaryRequest) -> str:
+        reached.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.1)  # Longer than it takes to release the lease.
+            ended.append(True)
+        return ""
+
+    attempt = asyncio.create_task(compact(still_talk, end_slowly, lease_ttl=0.1))
+    await reached.wait()
+    await steal_lease(still_talk)
+    assert (await attempt).outcome is Outcome.BUSY
+    assert ended == [True]
+    assert len(await still_talk.sessions("talk")) == 1
+
+
+async def test_no_summary_is_requested_after_the_lease_was_lost(
+    still_talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_pins, renew, lost = still_talk.pins, still_talk.renew_lease, asyncio.Event()
+
+    async def renew_until_lost(lease: types.Lease) -> None:
+        try:
+            await renew(lease)
+        except errors.LeaseLost:
+            lost.set()
+            raise
+
+    async def lose_lease(*given: Any) -> Any:
+        await steal_lease(still_talk)
+        await lost.wait()
+        return await read_pins(*given)
+
+    monkeypatch.setattr(still_talk, "renew_lease", renew_until_lost)
+    monkeypatch.setattr(still_talk, "pins", lose_lease)
+    made = await compact(still_talk, writer := FakeSummarizer(), lease_ttl=0.1)
+    assert (made.outcome, writer.requests) == (Outcome.BUSY, [])
+
+
+async def test_lease_is_released_although_the_caller_is_cancelled_twice(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, release, releasing, go = agents.Stuck(), talk.release_lease, asyncio.Event(), asyncio.Event()
+
+    async def release_slowly(lease: types.Lease) -> None:
+        releasing.set()
+        await go.wait()
+        await release(lease)
+
+    async def is_released() -> bool:
+        return await talk.leases() == []
+
+    monkeypatch.setattr(talk, "release_lease", release_slowly)
+    attempt = asyncio.create_task(compact(talk, FakeSummarizer(lambda _: stuck())))
+    await stuck.reached.wait()
+    attempt.cancel()
+    await releasing.wait()
+    attempt.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attempt
+    go.set()
+    await until_async(is_released)
+
+
+OVERTAKEN = {
+    "an undo": "The context was changed meanwhile, so nothing was compacted.",
+    "another commit": "Another process compacted the conversation first.",
+    "a lost lease": "The compaction lost its lease, so nothing was compacted.",
+}
+
+
+@pytest.mark.parametrize("paid", [True, False], ids=["paid", "free"])
+@pytest.mark.parametrize("cause", OVERTAKEN)
+async def test_overtaken_attempt_names_the_cause_and_cools_down_if_it_was_paid(
+    cause: str, paid: bool, talk: AsyncSessionDB
+) -> None:
+    async def summarize(request: base.SummaryRequest) -> str:
+        request.spent(types.Usage(900, 20) if paid else types.Usage())
+        if cause == "an undo":
+            await talk.undo_compaction("talk")
+        elif cause == "another commit":
+            await talk.commit_compaction(await talk.snapshot("talk"), summary="Theirs.", cut_seq=74)
+        else:
+            await steal_lease(talk)
+        return brief_summary(request)
+
+    clock = conversations.Clock()
+    await talk.commit_compaction(await talk.snapshot("talk"), summary="First.", cut_seq=4)
+    head = (await talk.head("talk")).id
+    agent = compacting_agent(talk, writer := FakeSummarizer(summarize), clock=clock, session_id=head)
+    made = await agent.compress_context()
+    assert (made.outcome, made.reason) == (Outcome.BUSY, OVERTAKEN[cause])
+    again = await compact(talk, clock=clock, session_id=(await talk.head("talk")).id)
+    is_cooling_down = paid and cause != "another commit"
+    assert (again.outcome is Outcome.COOLING_DOWN, len(writer.requests)) == (is_cooling_down, 1)
+
+
+# --- the budget ------------------------------------------------------------------------------------------
+
+
+async def test_budget_that_another_process_changed_is_read_again(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, clock = talk.update_budget, conversations.Clock()
+
+    async def overtake(*given: Any) -> bool:
+        monkeypatch.undo()
+        version, _ = await talk.budget("talk")
+        assert await write("talk", version, {"failures": 1, "cool_until": clock() + 20})
+        return await write(*given)
+
+    monkeypatch.setattr(talk, "update_budget", overtake)
+    made = await compact(talk, writer := FakeSummarizer(), clock=clock)
+    assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
+
+
+async def test_cooldown_takes_no_lease_and_reads_no_context(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = conversations.Clock()
+    agent = compacting_agent(talk, writer := FakeSummarizer(), clock=clock)
+    version, _ = await talk.budget("talk")
+    assert await talk.update_budget("talk", version, {"failures": 1, "cool_until": clock() + 20})
+    await agent.context_cache.messages()
+    with monkeypatch.context() as patched:
+        patched.setattr(talk, "begin_compaction", fail_busy)
+        patched.setattr(talk, "context", fail_busy)
+        made = await agent.compress_context()
+    assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
+    assert (await agent.compress_context(force=True)).outcome is Outcome.COMPACTED
+
+
+# --- hooks -----------------------------------------------------------------------------------------------
+
+
+async def raise_error(_: str) -> None:
+    raise ValueError("a bad plug-in")
+
+
+async def cancel_itself(_: str) -> None:
+    raise asyncio.CancelledError
+
+
+async def never_end(_: str) -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("when", ["before", "after", "closing"])
+@pytest.mark.parametrize(
+    ("bad", "logged"),
+    [
+        (raise_error, "a compaction hook failed"),
+        (cancel_itself, "a compaction hook cancelled itself"),
+        (never_end, "was cancelled after 0.05 s"),
+    ],
+)
+async def test_bad_hook_stops_neither_the_compaction_nor_the_next_hook(
+    when: str, bad: hooks.Hook, logged: str, caplog: pytest.LogCaptureFixture, talk: AsyncSessionDB
+) -> None:
+    order: list[str] = []
+
+    async def record(session_id: str) -> None:
+        order.append(session_id)
+
+    def summarize(request: base.SummaryRequest) -> str:
+        order.append("summary")
+        return brief_summary(request)
+
+    chosen = hooks.Hooks(**{when: (bad, record)}, limit=0.05 if bad is never_end else 10)
+    agent = compacting_agent(talk, FakeSummarizer(summarize), hooks=chosen)
+    made = await agent.compress_context()
+    assert (made.outcome, agent.session_id) == (Outcome.COMPACTED, made.session_id)
+    await agent.close()
+    await agent.close()
+    assert order == (["talk", "summary"] if when == "before" else ["summary", made.session_id])
+    assert logged in caplog.text
+
+
+async def test_hook_that_ignores_cancellation_is_left_behind(
+    talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hooks, "CANCEL_TIMEOUT", 0.05)
+    over = asyncio.Event()
+
+    async def ignore_cancellation(_: str) -> None:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+
+    several = (ignore_cancellation,)
+    agent = compacting_agent(talk, hooks=hooks.Hooks(several, several, several, limit=0.05))
+    assert (await agent.compress_context()).outcome is Outcome.COMPACTED
+    await agent.close()
+    over.set()
+
+
+async def test_lease_lost_during_a_hook_cancels_it_and_requests_no_summary(still_talk: AsyncSessionDB) -> None:
+    stuck, writer = agents.Stuck(), FakeSummarizer()
+    waiting = hooks.Hooks(before=(stuck,), limit=60.0)
+    attempt = asyncio.create_task(compact(still_talk, writer, hooks=waiting, lease_ttl=0.1))
+    await stuck.reached.wait()
+    await steal_lease(still_talk)
+    assert (await attempt).outcome is Outcome.BUSY
+    assert (stuck.cancelled, writer.requests) == (True, [])
+
+
+async def test_agent_follows_the_new_head_although_it_is_cancelled_after_the_commit(talk: AsyncSessionDB) -> None:
+    stuck = agents.Stuck()
+    agent = compacting_agent(talk, hooks=hooks.Hooks(after=(stuck,)))
+    attempt = asyncio.create_task(agent.compress_context())
+    await stuck.reached.wait()
+    attempt.cancel()
+    await asyncio.wait([attempt])
+    assert (attempt.cancelled(), stuck.cancelled) == (True, True)
+    assert agent.session_id == (await talk.head("talk")).id != "talk"
+    assert tuple(await agent.context_cache.messages()) == (await talk.context("talk")).messages

@@ -1,0 +1,86 @@
+"""MCP servers over HTTP: answers are bounded, and a failed call does not end the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import errors
+from holdfast.tools.mcp import servers
+from tests.support import mcp_http_server
+from tests.support.mcp_servers import call, running
+from tests.support.polling import until_async
+
+
+@pytest.fixture
+def web() -> Iterator[mcp_http_server.Web]:
+    with mcp_http_server.serving() as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("tool", "reason"),
+    [("flood", "web sent an answer of more than 16"), ("bomb", "web sent an answer of more"), ("stream", "stopped")],
+)
+async def test_long_answer_is_refused(web: mcp_http_server.Web, tool: str, reason: str) -> None:
+    async with running(mcp_http_server.wanted(web)) as started:
+        with pytest.raises(errors.ToolFailed, match=reason):
+            await call(started, f"web__{tool}")
+        # The server could send only as much as was read, and buffered by the system.
+        assert web.sent < mcp_http_server.FLOOD / 2
+        assert await call(started, "web__ok") == "fine"
+        assert tool == "stream" or web.began == 1
+
+
+@pytest.mark.parametrize(
+    ("tool", "status", "reason"),
+    [
+        ("status", 401, "refused: HTTP status 401"),
+        ("status", 404, "connects again"),  # By the protocol, the session is over.
+        ("status", 503, "refused: HTTP status 503"),
+        ("refuse", 200, "refused: not so"),
+    ],
+)
+async def test_refused_call_does_not_end_the_server(
+    web: mcp_http_server.Web, tool: str, status: int, reason: str
+) -> None:
+    web.status = status
+    async with running(mcp_http_server.wanted(web)) as started:
+        for _ in range(servers.MAX_ENDS + 1):
+            with pytest.raises(errors.ToolFailed, match=reason):
+                await call(started, f"web__{tool}")
+        assert await call(started, "web__ok") == "fine"
+        assert status == 404 or web.began == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (404, None),
+        (404, {"error": {"code": -32600, "message": "Not here"}}),
+        (400, {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}),
+    ],
+)
+async def test_forgotten_session_is_opened_again(web: mcp_http_server.Web, status: int, body: Any) -> None:
+    async with running(mcp_http_server.wanted(web)) as started:
+        for _ in range(servers.MAX_ENDS + 1):
+            assert await call(started, "web__ok") == "fine"
+            web.forget(status, body)
+            with pytest.raises(errors.ToolFailed, match="does not know us any more"):
+                await call(started, "web__ok")
+        assert await call(started, "web__ok") == "fine"
+
+
+async def test_unreachable_address_is_left_alone_for_a_while() -> None:
+    with mcp_http_server.serving() as web:
+        config = mcp_http_server.wanted(web)
+    async with running(config) as started:
+        server = started.servers[0]
+        for _ in range(servers.MAX_ENDS):
+            await until_async(lambda: server.state == "down")
+            with pytest.raises(errors.ToolFailed, match=r"connection failed"):
+                await server.connect()
+        with pytest.raises(errors.ToolFailed, match="left alone for a while"):
+            await server.connect()

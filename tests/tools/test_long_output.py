@@ -1,0 +1,197 @@
+"""A long output is shortened with a pointer to its whole text, and never lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
+from holdfast.model import base as models
+from holdfast.model import scripted
+from holdfast.tools import base, long_output, registry
+from tests.support import agents
+
+LONG = "".join(f"line {number}\n" for number in range(20_000))
+
+
+def tool_with_output(output: Any) -> base.Tool:
+    async def run(_: dict[str, Any]) -> Any:
+        if isinstance(output, Exception):
+            raise output
+        return output
+
+    return base.Tool(types.ToolSpec("give", "Gives.", {"type": "object", "properties": {}}), run)
+
+
+class OutputStore:
+    """Keeps outputs in memory, as the store does in files."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.kept: dict[str, bytes] = {}
+        self._error = error
+
+    async def keep(self, text: str) -> str:
+        if self._error:
+            raise self._error
+        name = f"{len(self.kept):064x}"
+        self.kept[name] = text.encode()
+        return name
+
+    async def fetch(self, name: str) -> bytes:
+        if name not in self.kept:
+            raise errors.NotFound("blob", name)
+        return self.kept[name]
+
+    async def call(self, output: Any) -> types.Content:
+        """Return the content of a tool with this output."""
+        tools = [tool_with_output(output), long_output.read_output(self.fetch)]
+        return (await registry.Registry(tools, keep=self.keep).run(types.ToolCall("x", "give", {}))).content
+
+    async def call_shortened(self, output: Any) -> tuple[str, list[dict[str, Any]]]:
+        """Return the text and the other parts of a shortened output."""
+        content = await self.call(output)
+        assert isinstance(content, list)
+        return content[0]["text"], content[1:]
+
+    async def read(self, **arguments: Any) -> base.Result:
+        tools = registry.Registry([long_output.read_output(self.fetch)])
+        return await tools.run(types.ToolCall("x", long_output.NAME, arguments))
+
+
+@pytest.fixture
+def outputs() -> OutputStore:
+    return OutputStore()
+
+
+def test_shortened_text_has_its_beginning_and_its_end() -> None:
+    short = long_output.shorten("a" * 50_000 + "END")
+    assert len(short) < long_output.MAX_OUTPUT + 200
+    assert short.endswith("END")
+    assert "20,003 characters left out, characters 20,000 to 40,003" in short
+    assert long_output.shorten("short") == "short"
+
+
+async def test_pointer_gives_access_to_every_character(outputs: OutputStore) -> None:
+    shown, (kept,) = await outputs.call_shortened(LONG)
+    assert kept == {"type": "output", "blob": f"{0:064x}"}
+    assert f"read_output with id {kept['blob']}" in shown
+    assert len(shown) < long_output.MAX_OUTPUT + 300
+    found, begin = "", 0
+    while begin < len(LONG):
+        told = str((await outputs.read(id=kept["blob"], from_character=begin)).content)
+        head, _, piece = told.partition("\n")
+        assert head == f"[characters {begin:,} to {begin + len(piece):,} of {len(LONG):,}]"
+        found, begin = found + piece, begin + len(piece)
+    assert found == LONG
+
+
+async def test_short_output_is_unchanged(outputs: OutputStore) -> None:
+    image = [{"type": "text", "text": "x"}, {"type": "image", "data": "aaaa"}, {"type": "text", "text": "y"}]
+    assert await outputs.call("short") == "short"
+    assert await outputs.call(image) == image
+    assert outputs.kept == {}
+
+
+async def test_many_parts_are_bounded_together(outputs: OutputStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [{"type": "text", "text": f"{number:05}" * 1_000} for number in range(100)]
+    shown, (kept, image) = await outputs.call_shortened([*given, {"type": "image", "data": "aaaa"}])
+    assert (kept["type"], image["type"]) == ("output", "image")
+    assert len(shown) < long_output.MAX_OUTPUT + 300
+    assert "00099" * 1_000 in outputs.kept[kept["blob"]].decode()
+    monkeypatch.setattr(long_output, "MAX_OTHER", 1_000)
+    picture = {"type": "image", "data": "a" * 600}
+    shown, others = await outputs.call_shortened([picture, {"type": "text", "text": "two"}, picture])
+    assert others == [picture]
+    assert shown.startswith("two\n")
+    assert "1 more parts" in shown
+
+
+async def test_only_the_beginning_of_a_huge_output_is_kept(
+    outputs: OutputStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_output, "MAX_KEPT", 40_000)
+    shown, (kept,) = await outputs.call_shortened("ä" * 90_000)
+    assert "the first 40,000 of 90,000 characters are kept" in shown
+    assert outputs.kept[kept["blob"]].decode() == "ä" * 40_000
+
+
+async def test_long_error_is_shortened(outputs: OutputStore) -> None:
+    shown, _ = await outputs.call_shortened(errors.ToolFailed("no " * 50_000))
+    assert shown.startswith("Error: no no")
+    assert len(shown) < long_output.MAX_OUTPUT + 300
+
+
+@pytest.mark.parametrize("error", [errors.StoreError(), OSError("disk full"), RuntimeError("odd")])
+async def test_output_that_cannot_be_kept_is_shortened_without_a_pointer(error: Exception) -> None:
+    assert await OutputStore(error).call(LONG) == long_output.shorten(LONG)
+
+
+async def test_output_is_not_kept_without_a_tool_that_reads_it(outputs: OutputStore) -> None:
+    registered = registry.Registry([tool_with_output(LONG)], keep=outputs.keep)
+    assert (await registered.run(types.ToolCall("x", "give", {}))).content == long_output.shorten(LONG)
+    assert outputs.kept == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"id": "../../etc/passwd"}, "Invalid output id"),
+        ({"id": "A" * 64}, "Invalid output id"),
+        ({"id": "f" * 64}, "There is no blob"),
+        ({"id": f"{0:064x}", "from_character": -1}, "must be at least 0"),
+        ({"id": f"{0:064x}", "length": 0}, "must be at least 0"),
+        ({"id": f"{1:064x}"}, "not text"),
+    ],
+)
+async def test_only_kept_text_can_be_read(outputs: OutputStore, arguments: dict[str, Any], reason: str) -> None:
+    outputs.kept = {f"{0:064x}": b"short", f"{1:064x}": b"\xff\x00"}
+    result = await outputs.read(**arguments)
+    assert not result.ok
+    assert reason in str(result.content)
+    assert "nothing from 9 on" in str((await outputs.read(id=f"{0:064x}", from_character=9)).content)
+
+
+@given(text=st.text(min_size=1, max_size=300), begin=st.integers(0, 400), length=st.integers(1, 400))
+async def test_any_range_of_any_text_is_read(text: str, begin: int, length: int) -> None:
+    outputs = OutputStore()
+    outputs.kept["0" * 64] = text.encode()
+    content = str((await outputs.read(id="0" * 64, from_character=begin, length=length)).content)
+    piece = text[begin : begin + length]
+    assert content.split("\n", 1)[1:] == ([piece] if piece else [])
+
+
+async def test_kept_output_lives_as_long_as_its_message(tmp_path: Path, db: AsyncSessionDB) -> None:
+    async def fetch(name: str) -> bytes:
+        with db.db.blobs.open(name) as found:
+            return found.read()
+
+    def read_on(request: models.Request) -> models.Reply:
+        digest = content_parts.text(request.messages[-1].content).partition("read_output with id ")[2][:64]
+        begin = LONG.index("line 9000")
+        arguments = f'{{"id": "{digest}", "from_character": {begin}, "length": 2000}}'
+        return agents.calls(long_output.NAME, read_output=arguments)
+
+    model = scripted.ScriptedModel([agents.calls("give"), read_on, "It is line 9000."])
+    tools = [tool_with_output(LONG), long_output.read_output(fetch)]
+    made = await agents.agent(db, model, session_id="talk", tools=tools).run_conversation("Show it")
+    assert made.completed
+    stored, piece = (each for each in made.messages if each.role == "tool")
+    assert isinstance(stored.content, list)
+    digest = stored.content[1]["blob"]
+    assert "line 9000\n" in content_parts.text(piece.content)
+    assert (await db.blobs.collect(0)).blobs == 0
+    assert (await fetch(digest)).decode() == LONG
+    # The model is sent the shortened text only.
+    seen = model.requests[1]
+    assert content_parts.parse(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
+    await db.admin.export_to(tmp_path / "talk.jsonl")
+    with SessionDB(tmp_path / "other.db") as other:
+        other.admin.import_from(tmp_path / "talk.jsonl")
+        with other.blobs.open(digest) as found:
+            assert found.read().decode() == LONG
+    await db.delete_conversation("talk")
+    assert (await db.blobs.collect(0)).blobs == 1

@@ -1,0 +1,372 @@
+"""The supervisor stores the output and the end of a command, and leaves no process, even if it is attacked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import process_info
+from holdfast.tools.shell import shell, supervisor_client
+from tests.support.polling import until, until_async
+from tests.support.processes import BackgroundProgram, Leash
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux"),
+    pytest.mark.usefixtures("temporary_folder"),
+]
+
+# Forks twice and opens a session of its own, as daemons do, and then writes its process id.
+DAEMON = textwrap.dedent("""
+    import os, signal, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    open(sys.argv[1], "w").write(str(os.getpid()))
+    time.sleep(1000)
+""")
+
+
+class SupervisorRunner:
+    """Starts supervisors in one folder."""
+
+    def __init__(self, leash: Leash, folder: Path) -> None:
+        self.leash, self.folder = leash, folder
+        folder.mkdir()
+
+    @property
+    def output(self) -> str:
+        return supervisor_client.read(str(self.folder)).text
+
+    @property
+    def status(self) -> supervisor_client.CommandStatus:
+        found = supervisor_client.status(str(self.folder))
+        assert found is not None
+        return found
+
+    def start_tied(self, command: str, *prefix: str, **given: float) -> subprocess.Popen[bytes]:
+        options: dict[str, float] = {"size": 100_000, "seconds": 60, **given}
+        line = supervisor_client.argv("tied", str(self.folder), command, **options)  # type: ignore[arg-type]
+        environment = self.leash.environment
+        return subprocess.Popen([*prefix, *line], stdin=subprocess.PIPE, env=environment, start_new_session=True)
+
+    def run_tied(self, command: str, *prefix: str, **given: float) -> supervisor_client.CommandStatus:
+        with self.start_tied(command, *prefix, **given) as supervisor:
+            assert supervisor.wait(60) == 0
+        return self.status
+
+    def terminate_tied(self, command: str) -> supervisor_client.CommandStatus:
+        """Ask the supervisor to end when the command has written something."""
+        with self.start_tied(command) as supervisor:
+            until(lambda: self.output, "it is up")
+            supervisor.terminate()
+            assert supervisor.wait(60) == 0
+        return self.status
+
+    def start_kept(self, command: str, *, input: bool = False) -> bool:
+        line = supervisor_client.argv("kept", str(self.folder), command, size=100_000, input=input)
+        environment = self.leash.environment
+        return subprocess.run(line, stdin=subprocess.DEVNULL, env=environment, check=False).returncode == 0
+
+    def wait(self) -> None:
+        until(lambda: supervisor_client.status(str(self.folder)), "it has ended")
+
+
+@pytest.fixture
+def runner(leash: Leash, tmp_path: Path) -> SupervisorRunner:
+    return SupervisorRunner(leash, tmp_path / "f")
+
+
+# --- output and end ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        ("echo out; echo err >&2; exit 3", 3, "out\nerr\n"),
+        ("kill -SEGV $$", 139, ""),
+        ("-x", 127, "bash: line 1: -x: command not found\n"),
+        ("cat; test -t 0 || test -t 1 || echo none", 0, "none\n"),
+        ("(exec 2>/dev/null; echo x >/dev/tty) || echo none", 0, "none\n"),
+        ("printf 'a\\0b\\377c'", 0, "ab\ufffdc"),
+        ("yes | head -n 2", 0, "y\ny\n"),
+        ("kill -9 0", 137, ""),
+    ],
+)
+def test_output_and_exit_code_are_stored(runner: SupervisorRunner, command: str, code: int, text: str) -> None:
+    status = runner.run_tied(command)
+    assert (status.exit_code, status.why, status.left, status.lost) == (code, "", 0, 0)
+    assert runner.output == text
+
+
+def test_command_continues_when_its_output_cannot_be_stored(runner: SupervisorRunner) -> None:
+    limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))"
+    prefix = (sys.executable, "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])")
+    status = runner.run_tied("head -c 50000 /dev/zero; exit 4", *prefix)
+    assert (status.exit_code, status.bytes, status.lost) == (4, 2000, 48_000)
+
+
+# --- descendants -------------------------------------------------------------------------------------------
+
+
+def test_children_may_finish_by_themselves(runner: SupervisorRunner) -> None:
+    status = runner.run_tied("echo first; (read -t 0.05 <> <(:); echo last) &")
+    assert (status.exit_code, status.left) == (0, 0)
+    assert runner.output == "first\nlast\n"
+
+
+def test_daemon_that_ignores_signals_is_killed_and_counted(runner: SupervisorRunner, tmp_path: Path) -> None:
+    (tmp_path / "daemon.py").write_text(DAEMON)
+    pid = tmp_path / "pid"
+    start = f"{sys.executable} {tmp_path}/daemon.py {pid}; while [ ! -s {pid} ]; do :; done"
+    status = runner.run_tied(f"{start}; echo up")
+    assert runner.output == "up\n"
+    assert (status.exit_code, status.left, status.stuck) == (0, 1, 0)
+    assert runner.leash.at_large() == []
+    assert not process_info.start_ticks(int(pid.read_text()))
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "text"),
+    [
+        ("trap 'echo no' TERM; echo up; while :; do sleep 1000; done", 137, "no"),
+        ("trap 'echo bye; exit 5' TERM; echo up; sleep 1000 & wait", 5, "up\nbye\n"),
+        ("sleep 1000 & setsid sleep 1001 & echo up; wait", 143, "up\n"),
+    ],
+    ids=["ignores SIGTERM", "handles SIGTERM", "has children"],
+)
+def test_terminated_supervisor_stops_its_command(runner: SupervisorRunner, command: str, code: int, text: str) -> None:
+    status = runner.terminate_tied(command)
+    assert (status.why, status.exit_code, status.stuck) == ("asked", code, 0)
+    assert text in runner.output
+    assert runner.leash.at_large() == []
+
+
+def test_stopped_command_is_killed_after_the_timeout(runner: SupervisorRunner) -> None:
+    assert runner.run_tied("kill -STOP $$", seconds=0.2).why == "time"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "b() { trap '' TERM; [ $1 -gt 7 ] && exec sleep 1000; b $(($1+1)) & b $(($1+1)) & wait; }; b 0",
+        "while :; do setsid sleep 1000 & read -t 0.005 <> <(:); done",
+    ],
+    ids=["tree", "loop"],
+)
+def test_command_with_too_many_processes_is_killed(runner: SupervisorRunner, command: str) -> None:
+    status = runner.run_tied(command, max_processes=40)
+    assert (status.why, status.stuck) == ("processes", 0)
+
+
+# --- kept --------------------------------------------------------------------------------------------------
+
+
+def test_folder_has_one_supervisor_only(runner: SupervisorRunner, tmp_path: Path) -> None:
+    folder = str(runner.folder)
+    assert runner.start_kept("echo one; sleep 1000")
+    until(lambda: runner.output, "it is up")
+    assert not runner.start_kept(f"echo two > {tmp_path}/two")
+    assert not supervisor_client.prevent_start(folder)
+    assert supervisor_client.send(folder, b"k")
+    runner.wait()
+    assert runner.output == "one\n"
+    assert not (tmp_path / "two").exists()
+    until(lambda: not supervisor_client.send(folder), "the supervisor is gone")
+    assert supervisor_client.is_claimed(folder)
+
+
+def test_prevented_supervisor_starts_nothing(runner: SupervisorRunner, tmp_path: Path) -> None:
+    assert supervisor_client.prevent_start(str(runner.folder))
+    assert not runner.start_kept(f"echo > {tmp_path}/ran")
+    assert not supervisor_client.send(str(runner.folder), b"k")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_input_arrives_until_it_is_closed(runner: SupervisorRunner) -> None:
+    assert runner.start_kept("read x; echo got $x; cat; echo end", input=True)
+    (runner.folder / "in").write_text("one\n")
+    until(lambda: runner.output == "got one\n", "the line arrives")
+    (runner.folder / "in").write_text("two\n")
+    assert supervisor_client.send(str(runner.folder), b"e")
+    runner.wait()
+    assert runner.output == "got one\ntwo\nend\n"
+    assert not (runner.folder / "in").exists()
+    assert {entry.stat().st_mode & 0o777 for entry in os.scandir(runner.folder)} == {0o600}
+
+
+# --- attacks of a command on its supervisor ---
+
+
+class Sleeper:
+    """A sleep that is found by its command line, even without its session and environment."""
+
+    def __init__(self, leash: Leash) -> None:
+        self.words = f"sleep 5000.{uuid.uuid4().int % 10**12}"
+        self.daemon = f"setsid {self.words}"
+        self._leash = leash
+
+    def running(self) -> list[int]:
+        wanted = self.words.replace(" ", "\0")
+        return [
+            int(pid)
+            for pid in os.listdir("/proc")
+            if pid.isdigit() and wanted in process_info.read_text(f"/proc/{pid}/cmdline")
+        ]
+
+    def is_gone(self) -> bool:
+        return not self.running() and not self._leash.at_large()
+
+
+@pytest.fixture
+def sleeper(leash: Leash) -> Iterator[Sleeper]:
+    """Fail the test if a process of it is left."""
+    found = Sleeper(leash)
+    try:
+        yield found
+        until(found.is_gone, "no process is left")
+    finally:
+        for pid in found.running():
+            os.kill(pid, signal.SIGKILL)
+
+
+# --- the program runs --------------------------------------------------------------------------------------
+
+UNHARMED = "[killed after 0.5 s;"
+ATTACKS = {
+    "kill -STOP $PPID": UNHARMED,
+    "kill -HUP $PPID; kill -INT $PPID": UNHARMED,
+    "kill -9 $PPID": "exit code is unknown",
+    "kill -9 -$PPID": "exit code is unknown",
+    "kill $PPID": "[killed]",
+}
+
+
+@pytest.mark.parametrize(("attack", "result"), ATTACKS.items())
+async def test_no_process_is_left_when_the_call_returns(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, attack: str, result: str
+) -> None:
+    command = f"{sleeper.daemon} & {sleeper.words} & {attack}; {sleeper.words}"
+    # An attack that ends the command has enough time on a busy machine, too.
+    seconds = 0.5 if result == UNHARMED else 60
+    told = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
+    assert sleeper.is_gone()
+    assert result in str(told.content)
+    assert not told.ok
+
+
+async def test_command_that_stops_its_supervisor_forever_is_killed(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shell, "STOPPING", 0.5)
+    attack = "trap '' TERM; while :; do kill -STOP $PPID; done"
+    command = f"{sleeper.daemon} & ({attack}) & ({attack}) & {attack}"
+    await shell.run_tied(command, str(tmp_path), 0.5, leash.environment)
+    assert sleeper.is_gone()
+
+
+async def test_call_returns_although_a_daemon_holds_the_pipe_of_the_killed_supervisor(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The supervisor is stopped early in the first round; on a busy machine, the attack has more time in the second.
+    monkeypatch.setattr(shell, "STOPPING", 1.0)
+    # A child kills the supervisor, as the command itself dies with it.
+    command = f"exec 7>/proc/$PPID/fd/1; setsid {sleeper.words} & kill -9 $PPID & {sleeper.words}"
+    for seconds in (0.5, 30):
+        told = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
+        assert sleeper.is_gone()
+        if "exit code is unknown" in str(told.content):
+            return
+    pytest.fail("the supervisor was not killed")
+
+
+async def test_call_with_a_stopped_supervisor_can_be_cancelled(leash: Leash, sleeper: Sleeper, tmp_path: Path) -> None:
+    command = f"{sleeper.daemon} & kill -STOP $PPID; touch up; {sleeper.words}"
+    call = asyncio.create_task(shell.run_tied(command, str(tmp_path), 600, leash.environment))
+    await until_async((tmp_path / "up").exists, "it is up")
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert sleeper.is_gone()
+
+
+# --- the program dies --------------------------------------------------------------------------------------
+
+PROGRAM = textwrap.dedent("""
+    import asyncio, os, sys
+    from holdfast.tools.shell import shell
+
+    asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
+""")
+
+
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if "-9" not in attack])
+def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
+    leash: Leash, sleeper: Sleeper, tmp_path: Path, temporary_folder: Path, attack: str
+) -> None:
+    """The program is stopped first, so that it cannot continue its supervisor."""
+    command = (
+        f"{sleeper.daemon} & {sleeper.words} & touch up; "
+        f"while [ ! -e go ]; do :; done; {attack}; touch done; {sleeper.words}"
+    )
+    environment = {**leash.environment, "TMPDIR": str(temporary_folder)}
+    line = [sys.executable, "-c", PROGRAM, command, str(tmp_path)]
+    with subprocess.Popen(line, env=environment, start_new_session=True) as program:
+        until((tmp_path / "up").exists, "it is up")
+        until(lambda: len(sleeper.running()) == 2, "its processes are up")
+        program.send_signal(signal.SIGSTOP)
+        (tmp_path / "go").touch()
+        # The death of the program continues a supervisor that is stopped by then, and none that is stopped later.
+        until(lambda: (tmp_path / "done").exists() or not sleeper.running(), "the attack is over")
+        program.kill()
+    until(sleeper.is_gone, "no process is left")
+    # A supervisor that ended before the program leaves the folder to it.
+    assert ATTACKS[attack] != UNHARMED or os.listdir(temporary_folder) == []
+
+
+# --- background processes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("attack", "ended"), [("kill -9 $PPID", "gone"), ("kill $PPID", "killed")])
+async def test_background_process_that_kills_its_supervisor_ends(
+    program: BackgroundProgram, sleeper: Sleeper, attack: str, ended: str
+) -> None:
+    process = await program.start(f"{sleeper.daemon} & {attack}; {sleeper.words}")
+    assert (await program.processes.wait(process, 20) or ("",))[0] == ended
+    await until_async(sleeper.is_gone, "no process is left")
+
+
+async def test_supervisor_killed_before_it_reports_the_start_is_gone(
+    program: BackgroundProgram, sleeper: Sleeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_argv(_: str, folder: str, *__: object, **___: object) -> list[str]:
+        return ["sh", "-c", f"mkfifo {folder}/control; {sleeper.daemon} & exit 1"]
+
+    monkeypatch.setattr(supervisor_client, "argv", build_argv)
+    process = await program.start("true")
+    await until_async(lambda: sleeper.running() != [], "its daemon is up")
+    assert (await program.processes.wait(process, 20) or ("",))[0] == "gone"
+    await until_async(sleeper.is_gone, "no process is left")
+
+
+async def test_background_process_with_a_stopped_supervisor_can_be_killed(
+    program: BackgroundProgram, sleeper: Sleeper, tmp_path: Path
+) -> None:
+    # Starting resumes a supervisor that is stopped before it has reported the start.
+    wait = "while [ ! -e started ]; do sleep 0.01; done"
+    process = await program.start(f"{sleeper.daemon} & {wait}; kill -STOP $PPID; touch stopped; {sleeper.words}")
+    (tmp_path / "started").touch()
+    await until_async(lambda: (tmp_path / "stopped").exists() and sleeper.running(), "its supervisor is stopped")
+    assert await program.processes.stop(process) == ("killed", 143, "killed")
+    await until_async(sleeper.is_gone, "no process is left")
