@@ -61,14 +61,13 @@ async def test_request_does_not_interrupt_a_word_that_is_being_typed(monkeypatch
 
 
 @pytest.mark.usefixtures("_no_typing_pause")
-async def test_keys_after_an_answer_do_not_answer_the_next_request() -> None:
-    async with open_chat() as chat:
-        await request_approval(chat)
-        chat.enter("y", "y")
-        await chat.wait_for("Queued: y")
-        chat.model.run("second")
-        await chat.wait_for("Run second.", "Allow?")
-        assert chat.shell.ran == ["make it"]
+async def test_keys_after_an_answer_do_not_answer_the_next_request(chat: ChatDriver) -> None:
+    await request_approval(chat)
+    chat.enter("y", "y")
+    await chat.wait_for("Queued: y")
+    chat.model.run("second")
+    await chat.wait_for("Run second.", "Allow?")
+    assert chat.shell.ran == ["make it"]
 
 
 @pytest.mark.parametrize(
@@ -96,13 +95,12 @@ async def test_commands_answer_and_stop(line: str, expected: str, ran: list[str]
 
 
 @pytest.mark.parametrize("key", [STOP, LEAVE], ids=["ctrl-c", "ctrl-d"])
-async def test_ctrl_c_and_ctrl_d_deny_a_request(key: str) -> None:
-    async with open_chat() as chat:
-        await request_approval(chat)
-        chat.type(key)
-        await chat.wait_for("Denied", "Interrupted.")
-        assert chat.shell.ran == []
-        await (chat.ended if key == LEAVE else chat.wait_idle())
+async def test_ctrl_c_and_ctrl_d_deny_a_request(chat: ChatDriver, key: str) -> None:
+    await request_approval(chat)
+    chat.type(key)
+    await chat.wait_for("Denied", "Interrupted.")
+    assert chat.shell.ran == []
+    await (chat.ended if key == LEAVE else chat.wait_idle())
 
 
 async def test_other_command_leaves_the_request_open() -> None:
@@ -116,14 +114,13 @@ async def test_other_command_leaves_the_request_open() -> None:
         assert "Type y" not in chat.shown
 
 
-async def test_request_answered_elsewhere_restores_the_prompt() -> None:
-    async with open_chat() as chat:
-        await request_approval(chat)
-        chat.type("n")
-        (request,) = chat.home.approvals.pending("talk")
-        await chat.runtime.send("talk", events.Approve(request.asked.request_id, "once", "elsewhere"))
-        await chat.wait_for("Allowed (elsewhere: once).")
-        await chat.until(lambda: chat.line.startswith("> \n"))
+async def test_request_answered_elsewhere_restores_the_prompt(chat: ChatDriver) -> None:
+    await request_approval(chat)
+    chat.type("n")
+    (request,) = chat.home.approvals.pending("talk")
+    await chat.runtime.send("talk", events.Approve(request.asked.request_id, "once", "elsewhere"))
+    await chat.wait_for("Allowed (elsewhere: once).")
+    await chat.until(lambda: chat.line.startswith("> \n"))
 
 
 async def test_other_words_are_restored_and_kept_in_the_history_but_answers_are_not(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from prompt_toolkit.layout.screen import Char
 from prompt_toolkit.layout.screen import Screen as DrawnScreen
 
 from holdfast.chat import input_line, renderer
-from tests.support.chat import open_chat
+from tests.support.chat import ChatDriver, open_chat
 from tests.support.slash_commands import exchanges
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
@@ -37,38 +37,20 @@ async def test_stream_of_small_pieces_is_drawn_in_few_frames(monkeypatch: pytest
         assert app.render_counter - drawn <= 5
 
 
-async def test_output_and_prompt_are_one_write() -> None:
-    async with open_chat() as chat:
-        written: list[str] = []
-        write = chat.screen.write
-
-        def record(words: str) -> int:
-            written.append(words)
-            return write(words)
-
-        chat.screen.write = record  # type: ignore[method-assign]
-        chat.enter("go")
-        chat.model.say("First line.\n\nSecond")
-        await chat.wait_for("First line.\n\nSecond")
-        (printed,) = [each for each in written if "First line." in each and "\x1b[J" in each and "Second" in each]
-        assert printed.index("\x1b[J") < printed.index("First line.") < printed.rindex(">")
-
-
 @pytest.mark.parametrize("columns", [30, 47, 100])
 @pytest.mark.parametrize("is_notified", [True, False])
-async def test_open_text_is_shown_once_after_a_resize(columns: int, is_notified: bool) -> None:
-    async with open_chat() as chat:
-        chat.enter("go")
-        chat.model.say(f"Before.\n\n{PARAGRAPH}")
-        await chat.wait_for("ten\n\n> ")
-        chat.screen.resize(columns, 20)
-        if is_notified:
-            chat.prompt._session.app._on_resize()
-        chat.model.say("finis.", None)
-        await chat.wait_for("finis.")
-        shown = "".join((await chat.wait_idle()).split())
-        assert shown.count("onetwothree") == 4
-        assert [shown.count(text) for text in ("Before.", ">go", "Anewconversation")] == [1, 1, 1]
+async def test_open_text_is_shown_once_after_a_resize(chat: ChatDriver, columns: int, is_notified: bool) -> None:
+    chat.enter("go")
+    chat.model.say(f"Before.\n\n{PARAGRAPH}")
+    await chat.wait_for("ten\n\n> ")
+    chat.screen.resize(columns, 20)
+    if is_notified:
+        chat.prompt._session.app._on_resize()
+    chat.model.say("finis.", None)
+    await chat.wait_for("finis.")
+    shown = "".join((await chat.wait_idle()).split())
+    assert shown.count("onetwothree") == 4
+    assert [shown.count(text) for text in ("Before.", ">go", "Anewconversation")] == [1, 1, 1]
 
 
 async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_it() -> None:
@@ -83,14 +65,13 @@ async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_
         assert [chat.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
 
 
-async def test_rows_of_completions_are_removed() -> None:
-    async with open_chat() as chat:
-        await chat.wait_for("scripted/model")
-        chat.type("/st")
-        await chat.wait_for("/stop")
-        chat.type("\x03")
-        await chat.until(lambda: "/stop" not in chat.shown)
-        assert chat.line.split("\n")[1].startswith("scripted/model")
+async def test_rows_of_completions_are_removed(chat: ChatDriver) -> None:
+    await chat.wait_for("scripted/model")
+    chat.type("/st")
+    await chat.wait_for("/stop")
+    chat.type("\x03")
+    await chat.until(lambda: "/stop" not in chat.shown)
+    assert chat.line.split("\n")[1].startswith("scripted/model")
 
 
 def test_rows_above_count_wrapped_rows_of_a_narrower_terminal() -> None:

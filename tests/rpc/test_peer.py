@@ -42,17 +42,6 @@ async def test_failed_request_gets_an_error_code(method: str, error: dict[str, A
         assert (await client.call(2, "echo", []))["result"] == []
 
 
-async def test_refusal_with_unencodable_data_is_an_internal_error() -> None:
-    async def refuse(_: peer.Peer, params: frames.Params) -> object:
-        raise errors.RpcRefused(-1, "No.", object())
-
-    client = rpc_peers.FakeClient()
-    client.send(request(1, "x"))
-    client.disconnect()
-    await peer.Peer(client.channel, {"x": refuse}, DRAINING).run()
-    assert (await client.receive())["error"]["code"] == frames.INTERNAL_ERROR
-
-
 async def test_notifications_and_responses_get_no_response() -> None:
     async with rpc_peers.open_peer() as client:
         for method in ("echo", "nothing", "refuse", "break", "no_json", "$/cancelRequest"):
@@ -95,14 +84,6 @@ async def test_requests_of_a_running_batch_can_be_cancelled() -> None:
         client.send(notification(peer.CANCEL, {"id": 1}))
         found = [(each["id"], each["error"]["code"]) for each in await client.receive()]
         assert found == [(1, frames.CANCELLED), (2, frames.CANCELLED)]
-
-
-async def test_batch_of_more_requests_than_may_run_is_refused() -> None:
-    async with rpc_peers.open_peer(BLOCKING) as client:
-        client.send([request(number, "echo", []) for number in range(BLOCKING.max_running + 1)])
-        assert (await client.receive())["error"]["code"] == frames.INVALID_REQUEST
-        client.send([request(number, "echo", []) for number in range(BLOCKING.max_running)])
-        assert [each["id"] for each in await client.receive()] == list(range(BLOCKING.max_running))
 
 
 async def test_ended_request_of_a_batch_frees_its_slot() -> None:

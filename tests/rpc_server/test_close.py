@@ -12,7 +12,7 @@ from holdfast.rpc import frames
 from holdfast.rpc_server import session
 from holdfast.runtime import subscriptions
 from tests.support import approvals, polling, rpc_client
-from tests.support.rpc_client import IMAGE
+from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
 
 class ClosingHook:
@@ -45,13 +45,12 @@ async def start_turn(server: rpc_client.Harness, client: rpc_client.RpcClient, u
 ENDS = [("a", "interrupted"), ("b", "dropped"), ("c", "dropped")]
 
 
-async def test_close_interrupts_the_turn_and_every_prompt_ends() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await start_turn(server, client)
-        assert (await client.call("session.close", session_id=key))["ended"]
-        assert sorted(client.completed) == ENDS
-        assert [each.role for each in await server.db.transcript(key)] == ["user", "assistant"]
-        assert await server.end_reasons(key) == ["tui_close"]
+async def test_close_interrupts_the_turn_and_every_prompt_ends(server: Harness, client: RpcClient) -> None:
+    key = await start_turn(server, client)
+    assert (await client.call("session.close", session_id=key))["ended"]
+    assert sorted(client.completed) == ENDS
+    assert [each.role for each in await server.db.transcript(key)] == ["user", "assistant"]
+    assert await server.end_reasons(key) == ["tui_close"]
 
 
 async def test_client_that_closed_the_session_gets_no_approval_requests() -> None:
@@ -60,18 +59,6 @@ async def test_client_that_closed_the_session_gets_no_approval_requests() -> Non
         await client.call("session.close", session_id=key)
         result = await server.runtime.submit(key, events.Submit("Do it."))
         assert (result.final_response, server.shell.ran) == ("Then not.", [])
-
-
-async def test_last_client_ends_the_conversation() -> None:
-    async with rpc_client.connect(["a", "b"]) as (server, client):
-        other = await server.connect()
-        key = await client.start_conversation()
-        await other.call("session.resume", session_id=key)
-        assert not (await client.call("session.close", session_id=key))["ended"]
-        assert await server.end_reasons(key) == [None]
-        assert (await other.prompt(key, "Still here?"))["payload"]["text"] == "b"
-        assert (await other.call("session.close", session_id=key))["ended"]
-        assert await server.end_reasons(key) == ["tui_close"]
 
 
 @pytest.mark.parametrize("clients", [1, 2])
@@ -116,25 +103,6 @@ async def test_prompt_before_a_close_is_accepted_and_a_later_one_refused(images:
         assert (await after)["error"]["code"] == -32002
         await server.runtime.wait_idle(key)
         assert [uid for uid, _ in client.completed][1:] == ["b"]
-
-
-async def test_requests_that_waited_behind_a_close_are_refused() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        (opened,) = server.sessions
-        await opened.order.acquire()
-        waiting = [
-            client.request("session.close", session_id=key),
-            client.request("session.title", session_id=key, title="Late"),
-            client.request("prompt.submit", session_id=key, text="Late"),
-        ]
-        await client.call("server.info")
-        opened.order.release()
-        closed, *late = await asyncio.gather(*waiting)
-        assert [each["error"]["code"] for each in late] == [-32002, -32002]
-        assert closed["result"] == {"session_id": key, "ended": False}
-        assert server.runtime.wanted_title(key) is None
-        assert await server.has_no_row(key)
 
 
 async def test_conversation_opened_by_another_client_during_a_close_continues() -> None:
@@ -183,22 +151,9 @@ async def test_session_resumed_during_its_close_is_opened_after_it_and_blocks_no
 # --- clients that do not read --------------------------------------------------------------------------
 
 
-async def test_slow_client_gets_every_end_before_the_response_to_its_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
-    async with rpc_client.connect() as (server, client):
-        key = await start_turn(server, client)
-        client.reading.clear()
-        closed = client.request("session.close", session_id=key)
-        await server.wait_ended(key)
-        client.reading.set()
-        assert (await closed)["result"] == {"session_id": key, "ended": True}
-        assert sorted(client.completed) == ENDS
-        assert server.sessions == []
-
-
-@pytest.mark.parametrize("disconnects", [False, True], ids=["server shuts down", "client disconnects"])
-async def test_close_does_not_wait_for_a_client_that_never_reads(
-    disconnects: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["reads later", "server shuts down", "client disconnects"])
+async def test_close_ends_the_conversation_of_a_client_that_does_not_read(
+    how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     async with rpc_client.connect() as (server, client):
@@ -206,29 +161,22 @@ async def test_close_does_not_wait_for_a_client_that_never_reads(
         client.reading.clear()
         server.model.say("upon ")
         await client.blocked.wait()
-        client.request("session.close", session_id=key)
+        closed = client.request("session.close", session_id=key)
         await server.wait_ended(key)
-        if disconnects:
+        if how == "server shuts down":
+            await server.rpc.close()
+        elif how == "client disconnects":
             client.stuck = True
             await client.disconnect()
             server.clients.remove(client)
         else:
-            await server.rpc.close()
+            client.reading.set()
+            assert (await closed)["result"] == {"session_id": key, "ended": True}
+            assert sorted(client.completed) == ENDS
         await server.wait_sessions_closed()
 
 
 # --- errors --------------------------------------------------------------------------------------------
-
-
-async def test_close_without_the_store_closes_the_session_and_ends_nothing() -> None:
-    async with rpc_client.connect(["a", "b"]) as (server, client):
-        key = await client.start_conversation()
-        server.fail_end(1)
-        assert not (await client.call("session.close", session_id=key))["ended"]
-        await server.wait_sessions_closed()
-        await client.call("session.resume", session_id=key)
-        assert (await client.prompt(key, "Still here?", uid="u"))["payload"]["text"] == "b"
-        assert (await client.call("session.close", session_id=key))["ended"]
 
 
 async def test_conversation_of_a_disconnected_client_is_ended_in_another_attempt() -> None:
@@ -428,16 +376,15 @@ async def test_shutdown_closes_every_session_and_calls_the_hook_once(db: AsyncSe
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["server is closed", "serve is cancelled"])
-async def test_every_prompt_ends_when_the_program_ends(cancelled: bool) -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await start_turn(server, client)
-        if cancelled:
-            client.served.cancel()
-            await asyncio.wait([client.served])
-            server.clients.remove(client)
-        else:
-            await server.rpc.close()
-            refused = await rpc_client.refusal(client.call("session.create"))
-            assert (refused.code, refused.data) == (-32000, {"type": "Gone"})
-        assert sorted(client.completed) == ENDS
-        assert await server.end_reasons(key) == ["tui_close"]
+async def test_every_prompt_ends_when_the_program_ends(server: Harness, client: RpcClient, cancelled: bool) -> None:
+    key = await start_turn(server, client)
+    if cancelled:
+        client.served.cancel()
+        await asyncio.wait([client.served])
+        server.clients.remove(client)
+    else:
+        await server.rpc.close()
+        refused = await rpc_client.refusal(client.call("session.create"))
+        assert (refused.code, refused.data) == (-32000, {"type": "Gone"})
+    assert sorted(client.completed) == ENDS
+    assert await server.end_reasons(key) == ["tui_close"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.compaction import compress, hooks
+from holdfast.compaction import compress
 from tests.support import rpc_client
 from tests.support.compaction import FakeSummarizer, blocked_summary, fill
 
@@ -61,26 +61,6 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
         assert await server.db.get_compression_lock_holder("talk") is None
         assert len(await server.db.sessions("talk")) == 1
         assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
-
-
-async def test_interrupt_after_the_commit_does_not_stop_a_compaction() -> None:
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def after(_: str) -> None:
-        reached.set()
-        await go.wait()
-
-    given = {"summarizer": FakeSummarizer(), "background": False, "hooks": hooks.Hooks(after=(after,))}
-    async with rpc_client.connect(**given) as (server, client):
-        await fill(server.db, OVER_SOFT)
-        await client.call("session.resume", session_id="talk")
-        made = client.request("session.compress", session_id="talk")
-        await reached.wait()
-        assert not (await client.call("session.interrupt", session_id="talk"))["interrupted"]
-        go.set()
-        assert (await made)["result"]["outcome"] == "compacted"
-        head = (await server.db.head("talk")).id
-        assert (await client.wait_for("status", kind="compacted"))["session_id"] == head != "talk"
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -46,6 +46,8 @@ def test_every_kind_of_event_has_a_message_or_none() -> None:
         assert [wire_types.EVENT_TYPES[type(each)] for each in built] == ([kind] if kind else []), event
         for each in built:
             assert payload.items() <= msgspec.to_builtins(each).items()
+    builder.options = wire_types.SessionOptions(show_reasoning=False)
+    assert builder.build(events.ReasoningDelta("H"), "u") is None
 
 
 @pytest.mark.parametrize("columns", [20, 21, 40])
@@ -59,11 +61,7 @@ def test_tool_line_fits_the_columns_and_is_printable(columns: int) -> None:
 
 @pytest.mark.parametrize(
     ("progress", "shown"),
-    [
-        ("all", ["read", "read", "shell", "read"]),
-        ("new", ["read", "shell", "read"]),
-        ("off", []),
-    ],
+    [("all", ["read", "read", "shell", "read"]), ("new", ["read", "shell", "read"]), ("off", [])],
 )
 def test_tool_calls_are_sent_with_their_end_by_the_progress_option(
     progress: Literal["all", "new", "off"], shown: list[str]

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from holdfast import AsyncSessionDB, SessionDB
 from tests.support import agents, postgres, rpc_client
 from tests.support.compaction import compacting_agent, fill
+from tests.support.rpc_client import Harness, RpcClient
 
 
 @asynccontextmanager
@@ -68,18 +69,17 @@ async def check_now(server: rpc_client.Harness) -> None:
         await session.subscription.drain()
 
 
-async def test_own_turns_are_sent_once_and_unchanged_sessions_not_at_all() -> None:
-    async with rpc_client.connect() as (server, client):
-        server.model.say("a", None)
-        key, other = await client.start_conversation(), await client.create()
-        count = len(client.events_of("session.info"))
-        await client.call("prompt.submit", session_id=key, text="Again", uid="u")
-        await client.wait_for("message.start")
-        server.model.say("b")
-        await client.wait_for("message.delta")
-        await check_now(server)
-        server.model.say(None)
-        await client.wait_for("message.complete", uid="u")
-        await check_now(server)
-        assert not (await client.call("session.info", session_id=other))["begun"]
-        assert len(client.events_of("session.info")) == count + 1
+async def test_own_turns_are_sent_once_and_unchanged_sessions_not_at_all(server: Harness, client: RpcClient) -> None:
+    server.model.say("a", None)
+    key, other = await client.start_conversation(), await client.create()
+    count = len(client.events_of("session.info"))
+    await client.call("prompt.submit", session_id=key, text="Again", uid="u")
+    await client.wait_for("message.start")
+    server.model.say("b")
+    await client.wait_for("message.delta")
+    await check_now(server)
+    server.model.say(None)
+    await client.wait_for("message.complete", uid="u")
+    await check_now(server)
+    assert not (await client.call("session.info", session_id=other))["begun"]
+    assert len(client.events_of("session.info")) == count + 1

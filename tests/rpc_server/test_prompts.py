@@ -8,23 +8,21 @@ from typing import Any
 import pytest
 
 from holdfast import content_parts, errors, events
-from holdfast.model import base
 from holdfast.rpc_server import session
 from holdfast.runtime import subscriptions
 from tests.support import approvals, rpc_client
 from tests.support.compaction import compacting_agent, fill
-from tests.support.rpc_client import IMAGE
+from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
 
-async def test_prompt_during_a_turn_is_queued_and_each_ends_once_in_order() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        sent = [await client.call("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(3)]
-        assert [each["queued"] for each in sent] == [0, 1, 2]
-        server.model.say("a", None, "b", None, "c", None)
-        await client.wait_for("message.complete", uid="u2")
-        assert client.payloads("message.start", "uid", "text") == [("u0", "0"), ("u1", "1"), ("u2", "2")]
-        assert client.payloads("message.complete", "uid", "text") == [("u0", "a"), ("u1", "b"), ("u2", "c")]
+async def test_prompt_during_a_turn_is_queued_and_each_ends_once_in_order(server: Harness, client: RpcClient) -> None:
+    key = await client.create()
+    sent = [await client.call("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(3)]
+    assert [each["queued"] for each in sent] == [0, 1, 2]
+    server.model.say("a", None, "b", None, "c", None)
+    await client.wait_for("message.complete", uid="u2")
+    assert client.payloads("message.start", "uid", "text") == [("u0", "0"), ("u1", "1"), ("u2", "2")]
+    assert client.payloads("message.complete", "uid", "text") == [("u0", "a"), ("u1", "b"), ("u2", "c")]
 
 
 async def test_concurrent_prompts_and_commands_are_run_in_the_order_they_were_sent() -> None:
@@ -38,21 +36,6 @@ async def test_concurrent_prompts_and_commands_are_run_in_the_order_they_were_se
         assert [text for (text,) in client.payloads("message.start", "text")][1:] == ["Hello", "slow", "1", "2"]
 
 
-async def test_session_does_not_wait_for_another_one() -> None:
-    async with rpc_client.connect() as (server, client):
-        one, two = await client.create(), await client.create()
-        await client.call("prompt.submit", session_id=one, text="slow")
-        await client.wait_for("message.start", text="slow")
-        await client.call("prompt.submit", session_id=two, text="quick")
-        await client.wait_for("message.start", text="quick")
-        server.model.say("done", None)
-        # One of the two turns gets the words, and ends while the other is running.
-        await client.wait_for("message.complete")
-        assert len(client.events_of("message.complete")) == 1
-        server.model.say("done", None)
-        await client.wait_for("message.complete")
-
-
 async def test_prompt_with_a_known_uid_is_not_stored_again() -> None:
     async with rpc_client.connect(["one", "two"]) as (server, client):
         key = await client.create()
@@ -62,19 +45,18 @@ async def test_prompt_with_a_known_uid_is_not_stored_again() -> None:
         assert len(await server.db.transcript(key)) == 2
 
 
-async def test_dropped_prompt_has_an_end() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        await client.call("prompt.submit", session_id=key, text="a", uid="a")
-        await client.wait_for("message.start")
-        await client.call("prompt.submit", session_id=key, text="b", uid="b")
-        done = await client.call("command.exec", session_id=key, line="/queue drop 1")
-        assert (done["ok"], done["output"]) == (True, [{"level": "answer", "text": "Dropped: b"}])
-        assert (await client.wait_for("message.complete", uid="b"))["payload"]["status"] == "dropped"
-        server.model.say("ok", None)
-        assert (await client.wait_for("message.complete", uid="a"))["payload"]["status"] == "completed"
-        # The output of a command is in its response, and not sent as an event again.
-        assert client.events_of("status") == []
+async def test_dropped_prompt_has_an_end(server: Harness, client: RpcClient) -> None:
+    key = await client.create()
+    await client.call("prompt.submit", session_id=key, text="a", uid="a")
+    await client.wait_for("message.start")
+    await client.call("prompt.submit", session_id=key, text="b", uid="b")
+    done = await client.call("command.exec", session_id=key, line="/queue drop 1")
+    assert (done["ok"], done["output"]) == (True, [{"level": "answer", "text": "Dropped: b"}])
+    assert (await client.wait_for("message.complete", uid="b"))["payload"]["status"] == "dropped"
+    server.model.say("ok", None)
+    assert (await client.wait_for("message.complete", uid="a"))["payload"]["status"] == "completed"
+    # The output of a command is in its response, and not sent as an event again.
+    assert client.events_of("status") == []
 
 
 @pytest.mark.parametrize("fault", [errors.RequestRefused("No."), ZeroDivisionError("inside")])
@@ -107,16 +89,15 @@ async def test_turn_that_fails_after_its_end_has_no_second_end() -> None:
         assert client.payloads("message.complete", "uid") == [("a",), ("b",)]
 
 
-async def test_interrupt_stops_the_turn_and_keeps_its_text() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        assert not (await client.call("session.interrupt", session_id=key))["interrupted"]
-        await client.call("prompt.submit", session_id=key, text="Hello")
-        server.model.say("Once upon")
-        await client.wait_for("message.delta")
-        assert (await client.call("session.interrupt", session_id=key))["interrupted"]
-        ended = (await client.wait_for("message.complete"))["payload"]
-        assert (ended["status"], ended["text"].splitlines()[0], ended["partial"]) == ("interrupted", "Once upon", True)
+async def test_interrupt_stops_the_turn_and_keeps_its_text(server: Harness, client: RpcClient) -> None:
+    key = await client.create()
+    assert not (await client.call("session.interrupt", session_id=key))["interrupted"]
+    await client.call("prompt.submit", session_id=key, text="Hello")
+    server.model.say("Once upon")
+    await client.wait_for("message.delta")
+    assert (await client.call("session.interrupt", session_id=key))["interrupted"]
+    ended = (await client.wait_for("message.complete"))["payload"]
+    assert (ended["status"], ended["text"].splitlines()[0], ended["partial"]) == ("interrupted", "Once upon", True)
 
 
 async def test_prompt_interrupted_before_its_turn_has_an_end() -> None:
@@ -133,20 +114,19 @@ async def test_prompt_interrupted_before_its_turn_has_an_end() -> None:
         assert await server.has_no_row(key)
 
 
-async def test_steer_reaches_the_running_turn_or_becomes_a_prompt() -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        await client.call("prompt.submit", session_id=key, text="Hello")
-        await client.wait_for("message.start")
-        steered = await client.call("session.steer", session_id=key, text="Be brief.")
-        assert steered == {"session_id": key, "steered": True, "prompt": None}
-        server.model.say(None, "ok", None)
-        await client.wait_for("message.complete")
-        assert "Be brief." in str(server.model.requests[-1].messages)
-        became = await client.call("session.steer", session_id=key, text="Another thing.", uid="s")
-        assert (became["steered"], became["prompt"]["uid"]) == (False, "s")
-        server.model.say("Yes.", None)
-        assert (await client.wait_for("message.complete", uid="s"))["payload"]["text"] == "Yes."
+async def test_steer_reaches_the_running_turn_or_becomes_a_prompt(server: Harness, client: RpcClient) -> None:
+    key = await client.create()
+    await client.call("prompt.submit", session_id=key, text="Hello")
+    await client.wait_for("message.start")
+    steered = await client.call("session.steer", session_id=key, text="Be brief.")
+    assert steered == {"session_id": key, "steered": True, "prompt": None}
+    server.model.say(None, "ok", None)
+    await client.wait_for("message.complete")
+    assert "Be brief." in str(server.model.requests[-1].messages)
+    became = await client.call("session.steer", session_id=key, text="Another thing.", uid="s")
+    assert (became["steered"], became["prompt"]["uid"]) == (False, "s")
+    server.model.say("Yes.", None)
+    assert (await client.wait_for("message.complete", uid="s"))["payload"]["text"] == "Yes."
 
 
 async def test_process_notice_is_a_separate_turn_before_the_prompt() -> None:
@@ -163,27 +143,6 @@ async def test_process_notice_is_a_separate_turn_before_the_prompt() -> None:
         assert uid not in (None, "mine")
 
 
-async def test_queue_position_counts_a_turn_that_reads_the_inbox() -> None:
-    reached, go = asyncio.Event(), asyncio.Event()
-    async with rpc_client.connect() as (server, client):
-        works = server.db.mail.inbox_entries
-
-        async def slow(*given: Any) -> Any:
-            reached.set()
-            await go.wait()
-            return await works(*given)
-
-        key = await client.create()
-        server.db.mail.inbox_entries = slow  # type: ignore[method-assign]
-        queued = [(await client.call("prompt.submit", session_id=key, text="a"))["queued"]]
-        await reached.wait()
-        queued.append((await client.call("prompt.submit", session_id=key, text="b"))["queued"])
-        go.set()
-        await client.wait_for("message.start")
-        queued.append((await client.call("prompt.submit", session_id=key, text="c"))["queued"])
-        assert queued == [0, 1, 2]
-
-
 async def test_prompt_without_a_session_id_uses_the_only_session_or_a_new_one() -> None:
     async with rpc_client.connect(["a", "b", "c"]) as (server, client):
         both = [client.request("prompt.submit", text=text, uid=text) for text in ("One", "Two")]
@@ -196,17 +155,6 @@ async def test_prompt_without_a_session_id_uses_the_only_session_or_a_new_one() 
         await client.call("session.close", session_id=key)
         assert (await client.call("prompt.submit", text="Three", uid="Three"))["session_id"] == second
         await client.wait_for("message.complete", uid="Three")
-
-
-async def test_prompt_may_follow_a_resume_without_waiting_for_it() -> None:
-    async with rpc_client.connect(["a"]) as (server, client):
-        await fill(server.db, 1)
-        both = [
-            client.request("session.resume", session_id="talk"),
-            client.request("prompt.submit", session_id="talk", text="Hello", uid="u"),
-        ]
-        assert [("result" in answer) for answer in await asyncio.gather(*both)] == [True, True]
-        assert (await client.wait_for("message.complete", uid="u"))["payload"]["text"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -230,18 +178,6 @@ async def test_queued_prompts_are_limited(
 
 
 # --- options and images --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shows", [True, False])
-async def test_reasoning_is_sent_only_with_its_option(shows: bool) -> None:
-    reply = base.Reply((content_parts.Reasoning("Hm."), content_parts.Text("Yes.")))
-    async with rpc_client.connect([reply]) as (_, client):
-        key = await client.create()
-        chosen = await client.call("session.options", session_id=key, options={"show_reasoning": shows})
-        assert chosen["options"] == {"columns": 80, "show_reasoning": shows, "tool_progress": "all", "images": 0}
-        await client.prompt(key, "Hello")
-        expected = [*([("reasoning", "Hm.")] if shows else []), ("text", "Yes.")]
-        assert client.payloads("message.delta", "kind", "text") == expected
 
 
 async def test_attached_images_are_sent_with_the_next_prompt_only() -> None:
@@ -339,38 +275,23 @@ async def test_clients_of_a_conversation_see_each_other() -> None:
         assert "scripted/model" in (await other.wait_for("status", kind="answer"))["payload"]["text"]
 
 
-async def test_event_that_cannot_be_sent_is_logged_and_later_ones_are_sent(caplog: pytest.LogCaptureFixture) -> None:
-    async with rpc_client.connect() as (server, client):
-        await fill(server.db, 1)
-        await client.call("session.resume", session_id="talk")
-        (opened,) = server.sessions
-        build = opened._messages.build
+async def test_event_that_cannot_be_sent_is_logged_and_later_ones_are_sent(
+    server: Harness, client: RpcClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(server.db, 1)
+    await client.call("session.resume", session_id="talk")
+    (opened,) = server.sessions
+    build = opened._messages.build
 
-        def fail(event: events.AnyEvent, uid: str | None) -> Any:
-            return {}[event.text] if event == events.Notice("This is odd.") else build(event, uid)
+    def fail(event: events.AnyEvent, uid: str | None) -> Any:
+        return {}[event.text] if event == events.Notice("This is odd.") else build(event, uid)
 
-        opened._messages.build = fail  # type: ignore[method-assign]
-        for words in ("\ud800 is no text", "This is odd.", "This is not."):
-            server.runtime.publish("talk", events.Notice(words))
-        assert (await client.wait_for("status"))["payload"]["text"] == "This is not."
-        logged = [each.exc_info for each in caplog.records if each.levelname == "ERROR"]
-        assert KeyError in [kind for kind, *_ in filter(None, logged)]
-
-
-async def test_slow_client_gets_the_whole_reply_in_fewer_deltas() -> None:
-    pieces = [base.ContentDelta(f"{number} ") for number in range(1000)]
-
-    async with rpc_client.connect([[*pieces, base.FinishDelta("stop")]]) as (server, client):
-        key = await client.create()
-        await client.call("prompt.submit", session_id=key, text="Count.")
-        client.reading.clear()
-        await server.runtime.wait_idle(key)
-        client.reading.set()
-        whole = (await client.wait_for("message.complete"))["payload"]["text"]
-        sent = [each["payload"]["text"] for each in client.events_of("message.delta")]
-        assert whole == "".join(each.text for each in pieces)
-        assert "".join(sent) == whole
-        assert len(sent) < 2 * subscriptions.COALESCE_AT
+    opened._messages.build = fail  # type: ignore[method-assign]
+    for words in ("\ud800 is no text", "This is odd.", "This is not."):
+        server.runtime.publish("talk", events.Notice(words))
+    assert (await client.wait_for("status"))["payload"]["text"] == "This is not."
+    logged = [each.exc_info for each in caplog.records if each.levelname == "ERROR"]
+    assert KeyError in [kind for kind, *_ in filter(None, logged)]
 
 
 async def test_requests_do_not_wait_for_unread_events(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,44 +11,41 @@ from holdfast import AsyncSessionDB, errors, types
 from holdfast.rpc_server import open_sessions, session_info, wire_types
 from tests.support import rpc_client
 from tests.support.compaction import fill
-from tests.support.rpc_client import IMAGE
+from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
 
-async def test_server_sends_its_info_first() -> None:
-    async with rpc_client.connect() as (_, client):
-        about = await client.call("server.info")
-        assert client.events[0] == {"type": "ready", "session_id": None, "payload": about}
-        assert [client.frames[0].get("method"), *client.frames[1:]] == ["event", *client.responses]
-        assert (about["protocol"], about["methods"]) == (1, [*wire_types.METHODS])
+async def test_server_sends_its_info_first(client: RpcClient) -> None:
+    about = await client.call("server.info")
+    assert client.events[0] == {"type": "ready", "session_id": None, "payload": about}
+    assert [client.frames[0].get("method"), *client.frames[1:]] == ["event", *client.responses]
+    assert (about["protocol"], about["methods"]) == (1, [*wire_types.METHODS])
 
 
-async def test_sessions_are_listed_and_opened_by_id_prefix_and_title() -> None:
-    async with rpc_client.connect() as (server, client):
-        for name in ("alpha_1", "alpha_2"):
-            await server.db.create_session(name, source="test", title=f"Title of {name}")
-            await server.db.append_messages(name, [types.NewMessage(role="user", content="Hello")])
-        await client.call("session.resume", session_id="alpha_1")
-        listed = (await client.call("session.list"))["sessions"]
-        assert {each["session_id"]: each["open"] for each in listed} == {"alpha_1": True, "alpha_2": False}
-        assert len((await client.call("session.list", limit=1, skip=1))["sessions"]) == 1
-        assert (await client.call("session.resume", session_id="title of ALPHA_2"))["session_id"] == "alpha_2"
-        ambiguous = await rpc_client.refusal(client.call("session.resume", session_id="alpha"))
-        assert (ambiguous.code, sorted(ambiguous.data["candidates"])) == (-32003, ["alpha_1", "alpha_2"])
-        missing = await rpc_client.refusal(client.call("session.resume", session_id="nobody"))
-        assert (missing.code, missing.data) == (-32003, {"type": "NoSuchSession"})
+async def test_sessions_are_listed_and_opened_by_id_prefix_and_title(server: Harness, client: RpcClient) -> None:
+    for name in ("alpha_1", "alpha_2"):
+        await server.db.create_session(name, source="test", title=f"Title of {name}")
+        await server.db.append_messages(name, [types.NewMessage(role="user", content="Hello")])
+    await client.call("session.resume", session_id="alpha_1")
+    listed = (await client.call("session.list"))["sessions"]
+    assert {each["session_id"]: each["open"] for each in listed} == {"alpha_1": True, "alpha_2": False}
+    assert len((await client.call("session.list", limit=1, skip=1))["sessions"]) == 1
+    assert (await client.call("session.resume", session_id="title of ALPHA_2"))["session_id"] == "alpha_2"
+    ambiguous = await rpc_client.refusal(client.call("session.resume", session_id="alpha"))
+    assert (ambiguous.code, sorted(ambiguous.data["candidates"])) == (-32003, ["alpha_1", "alpha_2"])
+    missing = await rpc_client.refusal(client.call("session.resume", session_id="nobody"))
+    assert (missing.code, missing.data) == (-32003, {"type": "NoSuchSession"})
 
 
-async def test_history_is_read_in_pages() -> None:
-    async with rpc_client.connect() as (server, client):
-        await fill(server.db, 30)
-        await client.call("session.resume", session_id="talk")
-        pages, after = list[int](), 0
-        for count in (25, 25, 10):
-            page = await client.call("session.history", session_id="talk", after=after, limit=25)
-            pages += [each["seq"] for each in page["messages"]]
-            after = pages[-1]
-            assert (len(page["messages"]), page["more"], page["last_seq"]) == (count, after < 60, 60)
-        assert pages == list(range(1, 61))
+async def test_history_is_read_in_pages(server: Harness, client: RpcClient) -> None:
+    await fill(server.db, 30)
+    await client.call("session.resume", session_id="talk")
+    pages, after = list[int](), 0
+    for count in (25, 25, 10):
+        page = await client.call("session.history", session_id="talk", after=after, limit=25)
+        pages += [each["seq"] for each in page["messages"]]
+        after = pages[-1]
+        assert (len(page["messages"]), page["more"], page["last_seq"]) == (count, after < 60, 60)
+    assert pages == list(range(1, 61))
 
 
 async def test_history_page_is_limited_by_its_size_on_the_wire(db: AsyncSessionDB) -> None:
@@ -114,23 +111,14 @@ async def test_commands_answer_submit_move_and_quit() -> None:
 
 
 @pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101])
-async def test_invalid_title_is_refused_before_anything_is_created(title: str) -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
-            refused = await rpc_client.refusal(client.call(method, **given, title=title))
-            assert (refused.code, refused.data) == (-32000, {"type": "InvalidArgument"})
-        assert (len(server.sessions), server.runtime._titles) == (1, {})
-
-
-async def test_pending_title_is_reported_as_it_will_be_stored() -> None:
-    async with rpc_client.connect() as (_, client):
-        odd, clean = "\x1b]0;evil\x07 plan", "]0;evil plan"
-        keys = [await client.create(title=odd), await client.create(), await client.create()]
-        assert (await client.call("session.title", session_id=keys[1], title=odd))["title"] == clean
-        await client.call("command.exec", session_id=keys[2], line=f"/title {odd}")
-        for key in keys:
-            assert (await client.call("session.info", session_id=key))["pending_title"] == clean
+async def test_invalid_title_is_refused_before_anything_is_created(
+    server: Harness, client: RpcClient, title: str
+) -> None:
+    key = await client.create()
+    for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
+        refused = await rpc_client.refusal(client.call(method, **given, title=title))
+        assert (refused.code, refused.data) == (-32000, {"type": "InvalidArgument"})
+    assert (len(server.sessions), server.runtime._titles) == (1, {})
 
 
 async def test_taken_title_is_replaced_by_an_automatic_one_with_a_notice(store: str) -> None:
@@ -197,12 +185,13 @@ async def test_title_that_the_store_could_not_save_is_kept_for_the_next_turn(by_
         ("approval.respond", {"session_id": "KEY", "request_id": "x", "answer": "yes"}),
     ],
 )
-async def test_invalid_parameters_are_refused(method: str, params: dict[str, Any]) -> None:
-    async with rpc_client.connect() as (server, client):
-        key = await client.create()
-        given = {name: key if value == "KEY" else value for name, value in params.items()}
-        assert (await rpc_client.refusal(client.call(method, **given))).code == -32602
-        assert await server.has_no_row(key)
+async def test_invalid_parameters_are_refused(
+    server: Harness, client: RpcClient, method: str, params: dict[str, Any]
+) -> None:
+    key = await client.create()
+    given = {name: key if value == "KEY" else value for name, value in params.items()}
+    assert (await rpc_client.refusal(client.call(method, **given))).code == -32602
+    assert await server.has_no_row(key)
 
 
 async def test_session_of_another_client_is_not_open() -> None:
@@ -247,16 +236,15 @@ async def test_client_with_too_many_sessions_is_refused_before_anything_is_creat
         assert server.runtime._titles == {}
 
 
-async def test_session_whose_creation_failed_is_discarded() -> None:
-    async with rpc_client.connect() as (server, client):
-        works = server.db.conversation
+async def test_session_whose_creation_failed_is_discarded(server: Harness, client: RpcClient) -> None:
+    works = server.db.conversation
 
-        async def fails(_: str) -> Any:
-            raise errors.StoreBusy
+    async def fails(_: str) -> Any:
+        raise errors.StoreBusy
 
-        server.db.conversation = fails  # type: ignore[method-assign]
-        assert (await rpc_client.refusal(client.call("session.create", title="T"))).data == {"type": "StoreBusy"}
-        await server.wait_sessions_closed()
-        assert server.runtime._titles == {}
-        server.db.conversation = works  # type: ignore[method-assign]
-        await client.call("session.create", title="T")
+    server.db.conversation = fails  # type: ignore[method-assign]
+    assert (await rpc_client.refusal(client.call("session.create", title="T"))).data == {"type": "StoreBusy"}
+    await server.wait_sessions_closed()
+    assert server.runtime._titles == {}
+    server.db.conversation = works  # type: ignore[method-assign]
+    await client.call("session.create", title="T")

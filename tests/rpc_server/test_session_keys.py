@@ -6,6 +6,7 @@ from holdfast import events
 from holdfast.compaction import hooks
 from tests.support import rpc_client
 from tests.support.compaction import FakeSummarizer, blocked_summary, compacting_agent, fill
+from tests.support.rpc_client import Harness, RpcClient
 
 OVER_HARD, OVER_SOFT = 90, 50
 """Exchanges beyond the hard threshold, and beyond the soft one."""
@@ -90,16 +91,6 @@ async def test_close_after_a_compaction_ends_the_continuation_once(store: str) -
     assert closed_keys == [head.id]
 
 
-async def test_close_without_an_agent_ends_the_moved_head() -> None:
-    async with rpc_client.connect() as (server, client):
-        await fill(server.db, OVER_SOFT)
-        await client.call("session.resume", session_id="talk")
-        await compacting_agent(server.db).compress_context(force=True)
-        assert (await client.call("session.close", session_id="talk"))["ended"]
-        assert not server.runtime.agents.every()
-        assert await server.end_reasons("talk") == ["compression", "tui_close"]
-
-
 async def test_prompt_to_a_closed_conversation_opens_a_continuation_with_a_new_key() -> None:
     async with rpc_client.connect(["a", "b"]) as (server, client):
         key = await client.start_conversation()
@@ -110,15 +101,14 @@ async def test_prompt_to_a_closed_conversation_opens_a_continuation_with_a_new_k
         assert reply["session_id"] == (await server.db.head(key)).id != key
 
 
-async def test_session_without_a_message_leaves_no_row() -> None:
-    async with rpc_client.connect() as (server, client):
-        opened = await client.call("session.create", title="A plan", options={"columns": 40})
-        key = opened["session_id"]
-        assert (opened["begun"], opened["pending_title"]) == (False, "A plan")
-        await client.call("session.history", session_id=key)
-        await client.call("session.title", session_id=key, title="Another")
-        await client.call("command.exec", session_id=key, line="/status")
-        assert await client.call("session.close", session_id=key) == {"session_id": key, "ended": False}
-        assert await server.has_no_row(key)
-        assert await server.db.list_sessions(every=True) == []
-        assert server.runtime.wanted_title(key) is None
+async def test_session_without_a_message_leaves_no_row(server: Harness, client: RpcClient) -> None:
+    opened = await client.call("session.create", title="A plan", options={"columns": 40})
+    key = opened["session_id"]
+    assert (opened["begun"], opened["pending_title"]) == (False, "A plan")
+    await client.call("session.history", session_id=key)
+    await client.call("session.title", session_id=key, title="Another")
+    await client.call("command.exec", session_id=key, line="/status")
+    assert await client.call("session.close", session_id=key) == {"session_id": key, "ended": False}
+    assert await server.has_no_row(key)
+    assert await server.db.list_sessions(every=True) == []
+    assert server.runtime.wanted_title(key) is None

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
-from holdfast.tui import compaction_view, entries, transcript, transcript_pages, transcript_source
+from holdfast.tui import compaction_view, entries, transcript, transcript_source
 from tests.support.tui import compacted, numbered, open_tui, two_conversations
 
 
@@ -262,22 +262,3 @@ async def test_end_of_a_turn_that_could_not_be_read_is_shown_once_later(monkeypa
         await tui.until(lambda: tui.app._live.is_empty)
         shown = await tui.wait_for("Title: tell me", "Careful.")
         assert [shown.count(text) for text in ("Once upon a time.", "Careful.")] == [1, 1]
-
-
-async def test_late_page_does_not_replace_a_newer_one() -> None:
-    async with open_tui(numbered(200)) as tui:
-        await tui.wait_for("number 200 of many")
-        shown, read, proceed = tui.app.transcript, tui.app.transcript.read, asyncio.Event()
-
-        async def slow(after: int, upto: int) -> list[types.Message]:
-            found = list(await read(after, upto))
-            await proceed.wait()
-            return found
-
-        shown.read = slow
-        assert 0 not in shown._pages
-        reading = asyncio.create_task(shown._load(0, shown._generation))
-        shown._pages[0] = newer = transcript_pages.Page((), [])
-        proceed.set()
-        await reading
-        assert shown._pages[0] is newer
