@@ -291,9 +291,7 @@ async def test_reply_continues_in_a_conversation_that_was_left(chat: ChatDriver)
     assert ("assistant", "Half a word.") in await chat.messages()
 
 
-async def test_messages_of_other_processes_are_shown_while_idle_and_before_the_next_reply(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_messages_of_other_processes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     async with open_chat() as chat:
         await exchanges(chat.db, 1)
@@ -318,38 +316,26 @@ async def test_status_shows_that_a_turn_elsewhere_is_waited_for(chat: ChatDriver
     await chat.wait_for("answering… ")
 
 
-@pytest.mark.parametrize("leaves", [True, False])
-async def test_pending_output_is_shown_before_the_chat_or_a_command_ends(
-    leaves: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_chat(columns=120, rows=80) as chat:
-        await exchanges(chat.db, 1)
-        proceed, transcript = asyncio.Event(), chat.db.transcript
+async def test_pending_output_is_shown_before_leaving(chat: ChatDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await exchanges(chat.db, 1)
+    proceed, transcript = asyncio.Event(), chat.db.transcript
 
-        async def wait(*given: Any) -> list[types.Message]:
-            await proceed.wait()
-            return await transcript(*given)
+    async def wait(*given: Any) -> list[types.Message]:
+        await proceed.wait()
+        return await transcript(*given)
 
-        monkeypatch.setattr(chat.db, "transcript", wait)
-        chat.enter("go")
-        chat.model.say("Half a")
-        await chat.until(chat.model.words.empty)
-        if leaves:
-            chat.type(LEAVE)
-            await chat.until(lambda: not chat.runtime.running("talk"))
-        else:
-            chat.enter("/help")
-            await chat.until(lambda: chat.session.command is not None and chat.session.command.done())
-        for _ in range(20):
-            await asyncio.sleep(0)
-        assert not chat.ended.done()
-        proceed.set()
-        if leaves:
-            await chat.ended
-            assert chat.shown.rstrip().endswith(f"Half a\n{INTERRUPTED}")
-        else:
-            shown = await chat.wait_for("Alt-Enter starts a new line")
-            assert shown.index("/quit ") < shown.index("Alt-Enter")
+    monkeypatch.setattr(chat.db, "transcript", wait)
+    chat.enter("go")
+    chat.model.say("Half a")
+    await chat.until(chat.model.words.empty)
+    chat.type(LEAVE)
+    await chat.until(lambda: not chat.runtime.running("talk"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not chat.ended.done()
+    proceed.set()
+    await chat.ended
+    assert chat.shown.rstrip().endswith(f"Half a\n{INTERRUPTED}")
 
 
 async def test_last_events_and_tools_of_a_conversation_are_shown_before_the_next(chat: ChatDriver) -> None:
@@ -366,9 +352,7 @@ async def test_last_events_and_tools_of_a_conversation_are_shown_before_the_next
 
 
 @pytest.mark.parametrize("method", ["conversation", "transcript", "hides"])
-async def test_store_error_during_a_switch_is_shown_and_the_chat_continues(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_store_error_during_a_switch_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object) -> None:
         raise errors.StoreBusy("It is locked.")
 

@@ -59,9 +59,7 @@ def check(*given: tuple[str, str], path: str = "/", rules: admission.AdmissionRu
         (421, [("host", "localhost.example.org"), BEARER]),
     ],
 )
-def test_request_needs_the_token_a_local_host_and_a_named_origin(
-    status: int | None, given: list[tuple[str, str]]
-) -> None:
+def test_request_is_admitted_or_refused(status: int | None, given: list[tuple[str, str]]) -> None:
     assert check(*given) == status
 
 
@@ -75,9 +73,7 @@ def test_request_needs_the_token_a_local_host_and_a_named_origin(
         (NAMED_HOST, "box.example.org:80", "/", None),
     ],
 )
-def test_path_and_host_must_be_served(
-    rules: admission.AdmissionRules, host: str, path: str, status: int | None
-) -> None:
+def test_path_and_host_are_checked(rules: admission.AdmissionRules, host: str, path: str, status: int | None) -> None:
     assert check(("host", host), BEARER, path=path, rules=rules) == status
 
 

@@ -238,18 +238,11 @@ async def send_unfinished_message(hostile: ClientConnection, server: Server) -> 
     await rpc_peers.settle()
 
 
-async def send_nonsense(hostile: ClientConnection, server: Server) -> None:
-    for each in (b"[" * 60 + b"]" * 60, b'["",[],[[]]]', b'["a","', b'\\"[', b"9"):
-        await hostile.send((each * 2_000)[: SMALL.max_bytes], text=True)
-        assert json.loads(await hostile.recv())["error"]["code"] in (frames.PARSE_ERROR, frames.INVALID_REQUEST)
-    await hostile.send(json.dumps([request(number, "wait", []) for number in range(SMALL.max_running)]))
-    await polling.until_async(lambda: len(server.methods.started) == SMALL.max_running)
+Attack = Callable[[ClientConnection, Server], Awaitable[None]]
 
 
-@pytest.mark.parametrize("attack", [send_endless_requests, read_nothing, send_unfinished_message, send_nonsense])
-async def test_hostile_client_does_not_affect_another(
-    attack: Callable[[ClientConnection, Server], Awaitable[None]],
-) -> None:
+@pytest.mark.parametrize("attack", [send_endless_requests, read_nothing, send_unfinished_message])
+async def test_hostile_client_does_not_affect_another(attack: Attack) -> None:
     async with serve(frames.FrameLimits(max_bytes=2_000, max_running=4, busy_seconds=0.0)) as server:
         hostile = await server.connect()
         await attack(hostile, server)

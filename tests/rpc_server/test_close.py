@@ -152,9 +152,7 @@ async def test_session_resumed_during_its_close_is_opened_after_it_and_blocks_no
 
 
 @pytest.mark.parametrize("how", ["reads later", "server shuts down", "client disconnects"])
-async def test_close_ends_the_conversation_of_a_client_that_does_not_read(
-    how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_does_not_wait_for_an_unread_client(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
     async with rpc_client.connect() as (server, client):
         key = await start_turn(server, client)
@@ -223,9 +221,7 @@ async def test_failed_close_does_not_affect_other_sessions(disconnects: bool, ca
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_close_waits_for_the_review_of_the_last_turn_with_a_limit(
-    waits: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_close_waits_for_the_review_of_the_last_turn(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not waits:
         monkeypatch.setattr(session, "REVIEW_SECONDS", 0.0)
     async with rpc_client.connect(reviews=True, remembers=True) as (server, client):
@@ -278,9 +274,7 @@ async def test_reconnected_client_continues_and_gets_the_request_again() -> None
 
 
 @pytest.mark.parametrize("reconnects", [False, True])
-async def test_client_that_disconnects_while_an_event_is_sent_loses_none(
-    reconnects: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_disconnect_during_a_write_loses_no_event(reconnects: bool, caplog: pytest.LogCaptureFixture) -> None:
     async with rpc_client.connect() as (server, client):
         key = await client.create()
         await client.call("prompt.submit", session_id=key, text="Hello", uid="it")

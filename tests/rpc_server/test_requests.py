@@ -111,9 +111,7 @@ async def test_commands_answer_submit_move_and_quit() -> None:
 
 
 @pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101])
-async def test_invalid_title_is_refused_before_anything_is_created(
-    server: Harness, client: RpcClient, title: str
-) -> None:
+async def test_invalid_title_is_refused(server: Harness, client: RpcClient, title: str) -> None:
     key = await client.create()
     for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
         refused = await rpc_client.refusal(client.call(method, **given, title=title))
@@ -185,9 +183,7 @@ async def test_title_that_the_store_could_not_save_is_kept_for_the_next_turn(by_
         ("approval.respond", {"session_id": "KEY", "request_id": "x", "answer": "yes"}),
     ],
 )
-async def test_invalid_parameters_are_refused(
-    server: Harness, client: RpcClient, method: str, params: dict[str, Any]
-) -> None:
+async def test_invalid_parameters_are_refused(server: Harness, client: RpcClient, method: str, params: Any) -> None:
     key = await client.create()
     given = {name: key if value == "KEY" else value for name, value in params.items()}
     assert (await rpc_client.refusal(client.call(method, **given))).code == -32602
@@ -218,9 +214,7 @@ async def test_deleted_conversation_is_refused_and_can_be_closed() -> None:
         assert await client.call("session.close", session_id=key) == {"session_id": key, "ended": False}
 
 
-async def test_client_with_too_many_sessions_is_refused_before_anything_is_created(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_sessions, "MAX_SESSIONS", 1)
     async with rpc_client.connect(["a"]) as (server, client):
         key = await client.start_conversation()

@@ -15,19 +15,12 @@ from holdfast.terminal import input_completion
 CONVERSATIONS = [commands.Candidate("/resume Trip to Rome", "2 messages"), commands.Candidate("/resume Tax")]
 
 
-def complete(typed: str, *, tab: bool = True) -> list[str]:
-    """Return the line that each completion results in."""
-    event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
-    found = input_completion.InputCompleter().get_completions(Document(typed), event)
-    return [typed[: len(typed) + each.start_position] + each.text for each in found]
-
-
 async def complete_argument(line: str) -> Sequence[commands.Candidate]:
     return [each for each in CONVERSATIONS if each.value.startswith(line)]
 
 
-async def complete_async(typed: str, *, tab: bool = True) -> list[str]:
-    """Return the same with a completer that knows the arguments of /resume."""
+async def complete(typed: str, *, tab: bool = True) -> list[str]:
+    """Return the line that each completion results in."""
     event = CompleteEvent(completion_requested=tab, text_inserted=not tab)
     completer = input_completion.InputCompleter(complete_argument=complete_argument)
     found = completer.get_completions_async(Document(typed), event)
@@ -44,16 +37,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_commands_are_offered_while_typing() -> None:
-    assert [line.split()[0] for line in complete("/", tab=False)] == [f"/{name}" for name in commands.COMMANDS]
-    assert complete("/st", tab=False) == ["/status", "/stop", "/steer "]
-    assert complete("/ti", tab=False) == ["/title "]
+async def test_commands_are_offered_while_typing() -> None:
+    offered = await complete("/", tab=False)
+    assert [line.split()[0] for line in offered] == [f"/{name}" for name in commands.COMMANDS]
+    assert await complete("/st", tab=False) == ["/status", "/stop", "/steer "]
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("typed", ["hello", "say /st", "//st", "/title x", "/st\n/st", ""])
-def test_other_text_offers_nothing_without_tab(typed: str) -> None:
-    assert complete(typed, tab=False) == []
+@pytest.mark.parametrize("typed", ["hello", "say /st", "//st", "/title x", "/st\n/st", "", "/resume "])
+async def test_other_text_offers_nothing_without_tab(typed: str) -> None:
+    assert await complete(typed, tab=False) == []
 
 
 @pytest.mark.usefixtures("folder")
@@ -68,31 +61,17 @@ def test_other_text_offers_nothing_without_tab(typed: str) -> None:
         ("see .h", ["see .hidden"]),
         ("see nothing/x", []),
         ("see \x00", []),
-    ],
-)
-def test_tab_completes_paths_of_the_working_directory(typed: str, lines: list[str]) -> None:
-    assert complete(typed) == lines
-
-
-def test_tab_completes_absolute_paths(folder: Path) -> None:
-    assert complete(f"see {folder}/notes.") == [f"see {folder}/notes.txt"]
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(
-    ("typed", "lines"),
-    [
-        ("/resume ", ["/resume Trip to Rome", "/resume Tax"]),
         ("/resume Trip t", ["/resume Trip to Rome"]),
         ("/resume no", []),
         ("/title no", ["/title notes/", "/title notes.txt"]),
-        ("see no", ["see notes/", "see notes.txt"]),
         ("/st", ["/status", "/stop", "/steer "]),
     ],
 )
-async def test_tab_completes_arguments_or_else_paths(typed: str, lines: list[str]) -> None:
-    assert await complete_async(typed) == lines
+async def test_tab_completes_arguments_and_paths(typed: str, lines: list[str]) -> None:
+    assert await complete(typed) == lines
 
 
-async def test_arguments_are_not_looked_up_without_tab() -> None:
-    assert await complete_async("/resume ", tab=False) == []
+def test_completer_without_arguments_completes_absolute_paths(folder: Path) -> None:
+    event = CompleteEvent(completion_requested=True)
+    (found,) = input_completion.InputCompleter().get_completions(Document(f"see {folder}/notes."), event)
+    assert found.text == "txt"

@@ -37,9 +37,7 @@ def line(status: ConversationStatus, room: int = 200, seconds: float = 0.0) -> s
         (ConversationStatus("anthropic/claude", 1, 100_000), 16, "cl… · 0% of 100k"),
     ],
 )
-def test_line_shows_the_status_and_shortens_the_model_first(
-    status: ConversationStatus, room: int, expected: str
-) -> None:
+def test_line_shows_status_and_shortens_the_model(status: ConversationStatus, room: int, expected: str) -> None:
     assert line(status, room, seconds=7.4) == expected
 
 

@@ -276,9 +276,7 @@ async def test_stop_from_the_palette_stops_a_running_command() -> None:
 # --- the prompt ----------------------------------------------------------------------------------------
 
 
-async def test_tab_completes_commands_and_paths_before_the_cursor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_tab_completes_commands_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("plans").mkdir()
     Path("plans", "[a] b.txt").touch()
@@ -366,9 +364,7 @@ async def test_unstored_message_returns_to_an_empty_prompt(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("line", "returns"), [("//help me", True), ("/a/path.txt", True), ("words", False)])
-async def test_of_several_unstored_messages_none_is_lost_or_becomes_a_command(
-    line: str, returns: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unstored_messages_are_never_lost(line: str, returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_tui(numbered(4), size=(80, 40)) as tui:
         await tui.wait_for("number 4 of many")
         store = LockedStore(tui, monkeypatch)

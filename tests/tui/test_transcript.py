@@ -114,23 +114,6 @@ async def test_place_in_a_streaming_reply_is_kept_to_its_end() -> None:
         assert shown.visible_rows == before
 
 
-async def test_other_conversation_opens_at_its_end() -> None:
-    async def both(db: AsyncSessionDB) -> None:
-        await numbered(60)(db)
-        await db.branch("talk", 40, branch_id="other")
-
-    async with open_tui(both) as tui:
-        await tui.wait_for("number 60 of many")
-        await tui.switch("other")
-        await tui.wait_for("number 40 of many", "number 39 of many")
-        tui.app.transcript.focus()
-        await tui.pilot.press("home")
-        await tui.wait_for("number 1 of many")
-        tui.app.prompt.focus()
-        await tui.switch("talk")
-        await tui.wait_for("number 60 of many")
-
-
 async def test_last_messages_are_never_shown_in_another_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     async with open_tui(two_conversations) as tui:
         app, extended = tui.app, list[tuple[int, str]]()
@@ -215,9 +198,7 @@ async def test_failed_page_shows_the_error_keeps_its_height_and_is_read_again(mo
         assert "locked" not in tui.shown
 
 
-async def test_store_error_during_a_switch_is_shown_once_until_the_store_recovers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_store_error_during_a_switch_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     read, fails = transcript_source.read, True
 

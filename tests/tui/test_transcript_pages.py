@@ -107,7 +107,7 @@ STOPS = find_stops([(10, ROWS), (16, ROWS[3:])])
         ((9, 9), range(12, 16), 1, 14),
     ],
 )
-def test_next_stop_follows_the_chosen_or_the_visible_entry(
+def test_next_stop_follows_the_chosen_entry(
     chosen: entries.Key | None, screen: range, step: int, row: int | None
 ) -> None:
     assert STOPS == [(11, (1, 0)), (14, (2, 0)), (15, (3, 0)), (17, (2, 0)), (18, (3, 0))]
