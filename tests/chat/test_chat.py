@@ -49,26 +49,20 @@ async def test_input_stays_at_the_prompt_while_the_reply_appears_above_it(colour
         assert chat.line.startswith("> and then")
 
 
-async def test_lines_sent_during_a_reply_are_queued_and_answered_in_order(chat: ChatDriver) -> None:
-    await start_reply(chat, "First")
+async def test_lines_sent_during_a_reply_are_answered_in_order_after_its_end_or_stop(chat: ChatDriver) -> None:
+    await start_reply(chat)
     chat.enter("two", "three")
     await chat.wait_for("Queued: two\n", "Queued: three\n", "2 queued")
-    chat.model.say(" answer.", None, "Second answer.", None, "Third answer.", None)
+    chat.enter("/stop")
+    await chat.wait_for(INTERRUPTED, "> two\n")
+    chat.model.say("Second answer.", None, "Third answer.", None)
     await chat.wait_for("Third answer.")
     await chat.wait_idle()
+    replies = ["Half a", "Second answer.", "Third answer."]
     assert [text for role, text in await chat.messages() if role == "user"] == ["go", "two", "three"]
+    assert [text for role, text in await chat.messages() if role == "assistant"] == replies
     assert "\n\n> two\nSecond answer.\n\n> three\nThird answer.\n\n> " in chat.shown
     assert "queued" not in chat.line
-
-
-async def test_stop_interrupts_the_turn_and_the_queue_continues(chat: ChatDriver) -> None:
-    await start_reply(chat)
-    chat.enter("next", "/stop")
-    await chat.wait_for(INTERRUPTED, "> next\n")
-    chat.model.say("Done.", None)
-    await chat.wait_for("Done.")
-    expected = [("user", "go"), ("assistant", "Half a"), ("user", "next"), ("assistant", "Done.")]
-    assert await chat.messages() == expected
 
 
 async def test_queued_message_is_not_announced_within_a_code_block(chat: ChatDriver) -> None:

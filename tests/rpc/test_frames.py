@@ -9,7 +9,6 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast import errors
 from holdfast.rpc import frames
 
 SMALL = frames.FrameLimits(max_bytes=200, max_running=3)
@@ -103,12 +102,6 @@ def test_message_is_decoded(frame: bytes, message: frames.Message | frames.RpcBa
     assert frames.decode(frame) == message
 
 
-def test_messages_of_a_batch_are_decoded_separately() -> None:
-    found = frames.decode(b'[1, {"jsonrpc": "2.0", "method": "x", "id": 1}, []]')
-    assert isinstance(found, frames.RpcBatch)
-    assert [type(each) for each in found.messages] == [frames.InvalidMessage, frames.RpcRequest, frames.InvalidMessage]
-
-
 @hypothesis.given(strategies.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_decoded_to_messages_or_an_error_with_their_id(frame: bytes) -> None:
     found = frames.decode(frame, SMALL)
@@ -136,9 +129,3 @@ def test_messages_are_encoded() -> None:
     assert frames.encode_error(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
     assert frames.encode_notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
     assert frames.encode_batch([b"1", b"2"]) == b"[1,2]"
-
-
-def test_errors_are_converted_with_their_type() -> None:
-    assert frames.convert_error(errors.RpcRefused(7, "No.", [1])) == frames.RpcError(7, "No.", [1])
-    found = frames.convert_error(errors.NoSuchSession("x"))
-    assert (found.code, found.data) == (frames.FAILED, {"type": "NoSuchSession"})

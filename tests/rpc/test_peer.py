@@ -77,15 +77,6 @@ async def test_batch_is_answered_in_one_frame_without_its_notifications() -> Non
         ]
 
 
-async def test_requests_of_a_running_batch_can_be_cancelled() -> None:
-    async with rpc_peers.open_peer() as client:
-        client.send([request(1, "wait", []), request(2, "wait", []), notification(peer.CANCEL, {"id": 2})])
-        assert (await client.call(3, "echo", []))["id"] == 3
-        client.send(notification(peer.CANCEL, {"id": 1}))
-        found = [(each["id"], each["error"]["code"]) for each in await client.receive()]
-        assert found == [(1, frames.CANCELLED), (2, frames.CANCELLED)]
-
-
 async def test_ended_request_of_a_batch_frees_its_slot() -> None:
     async with rpc_peers.open_peer(frames.FrameLimits(max_running=2, busy_seconds=0.5)) as client:
         client.send([request(1, "wait", []), request(2, "echo", [])])
@@ -135,16 +126,6 @@ async def test_cancelled_request_gets_one_response_and_no_other_is_affected() ->
         client.proceed.set()
         assert (await client.receive())["id"] == 2
         assert (await client.call(1, "echo", []))["result"] == []
-
-
-@pytest.mark.parametrize("params", [None, [1], {}, {"id": None}, {"id": [1]}, {"id": 7}, {"id": "1"}])
-async def test_cancellation_of_an_unknown_request_is_ignored(params: Any) -> None:
-    async with rpc_peers.open_peer() as client:
-        client.send(request(1, "wait", []), request(None, "wait", []), notification(peer.CANCEL, params))
-        assert (await client.call(2, "echo", []))["id"] == 2
-        assert client.ended == []
-        client.proceed.set()
-        assert {(await client.receive())["id"] for _ in range(2)} == {1, None}
 
 
 async def test_id_in_use_is_refused_and_the_other_request_is_answered() -> None:
@@ -236,16 +217,6 @@ async def test_client_that_does_not_read_is_not_read_from(kind: str) -> None:
         assert client.channel.received < 10
         received = [json.dumps(await client.receive()) for _ in range(300 * len(messages))]
         assert received == received[: len(messages)] * 300
-
-
-async def test_notifications_wait_for_the_client_and_keep_their_order() -> None:
-    async with rpc_peers.open_peer(capacity=1) as client:
-        client.send(request(1, "count", [200]))
-        await rpc_peers.settle()
-        assert client.channel.sent.qsize() == 1
-        received = [await client.receive() for _ in range(201)]
-        assert [each["params"] for each in received[:-1]] == [[number] for number in range(200)]
-        assert received[-1]["result"] == "done"
 
 
 # --- the end -------------------------------------------------------------------------------------------

@@ -104,12 +104,6 @@ async def test_refused_request_gets_no_connection(status: int, headers: dict[str
         assert server.peers == []
 
 
-async def test_rebound_host_name_is_refused() -> None:
-    async with serve() as server:
-        port, server.address = server.port, "ws://rebound.example.org/"
-        assert await refusal(server.connect(host="127.0.0.1", port=port)) == 421
-
-
 async def test_connections_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(websocket_transport, "MAX_CONNECTIONS", 1)
     async with serve() as server:

@@ -15,14 +15,20 @@ from tests.support.compaction import compacting_agent, fill
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
 
-async def test_prompt_during_a_turn_is_queued_and_each_ends_once_in_order(server: Harness, client: RpcClient) -> None:
+async def test_queued_prompts_are_answered_in_order_and_dropped_ones_end(server: Harness, client: RpcClient) -> None:
     key = await client.create()
-    sent = [await client.call("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(3)]
-    assert [each["queued"] for each in sent] == [0, 1, 2]
+    sent = [await client.call("prompt.submit", session_id=key, text=f"{n}", uid=f"u{n}") for n in range(4)]
+    assert [each["queued"] for each in sent] == [0, 1, 2, 3]
+    done = await client.call("command.exec", session_id=key, line="/queue drop 1")
+    assert (done["ok"], done["output"]) == (True, [{"level": "answer", "text": "Dropped: 1"}])
     server.model.say("a", None, "b", None, "c", None)
-    await client.wait_for("message.complete", uid="u2")
-    assert client.payloads("message.start", "uid", "text") == [("u0", "0"), ("u1", "1"), ("u2", "2")]
-    assert client.payloads("message.complete", "uid", "text") == [("u0", "a"), ("u1", "b"), ("u2", "c")]
+    await client.wait_for("message.complete", uid="u3")
+    assert client.payloads("message.start", "uid", "text") == [("u0", "0"), ("u2", "2"), ("u3", "3")]
+    ends = client.payloads("message.complete", "uid", "text", "status")
+    assert ends[0] == ("u1", "", "dropped")
+    assert ends[1:] == [("u0", "a", "completed"), ("u2", "b", "completed"), ("u3", "c", "completed")]
+    # The output of a command is in its response, and not sent as an event again.
+    assert client.events_of("status") == []
 
 
 async def test_concurrent_prompts_and_commands_are_run_in_the_order_they_were_sent() -> None:
@@ -43,20 +49,6 @@ async def test_prompt_with_a_known_uid_is_not_stored_again() -> None:
             reply = await client.prompt(key, "Hello", uid="mine")
             assert (reply["payload"]["text"], reply["payload"]["status"]) == ("one", "completed")
         assert len(await server.db.transcript(key)) == 2
-
-
-async def test_dropped_prompt_has_an_end(server: Harness, client: RpcClient) -> None:
-    key = await client.create()
-    await client.call("prompt.submit", session_id=key, text="a", uid="a")
-    await client.wait_for("message.start")
-    await client.call("prompt.submit", session_id=key, text="b", uid="b")
-    done = await client.call("command.exec", session_id=key, line="/queue drop 1")
-    assert (done["ok"], done["output"]) == (True, [{"level": "answer", "text": "Dropped: b"}])
-    assert (await client.wait_for("message.complete", uid="b"))["payload"]["status"] == "dropped"
-    server.model.say("ok", None)
-    assert (await client.wait_for("message.complete", uid="a"))["payload"]["status"] == "completed"
-    # The output of a command is in its response, and not sent as an event again.
-    assert client.events_of("status") == []
 
 
 @pytest.mark.parametrize("fault", [errors.RequestRefused("No."), ZeroDivisionError("inside")])

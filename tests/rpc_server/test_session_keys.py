@@ -91,16 +91,6 @@ async def test_close_after_a_compaction_ends_the_continuation_once(store: str) -
     assert closed_keys == [head.id]
 
 
-async def test_prompt_to_a_closed_conversation_opens_a_continuation_with_a_new_key() -> None:
-    async with rpc_client.connect(["a", "b"]) as (server, client):
-        key = await client.start_conversation()
-        await client.call("session.close", session_id=key)
-        again = await client.call("session.resume", session_id=key)
-        assert (again["session_id"], again["live"]) == (key, False)
-        reply = await client.prompt(key, "Again")
-        assert reply["session_id"] == (await server.db.head(key)).id != key
-
-
 async def test_session_without_a_message_leaves_no_row(server: Harness, client: RpcClient) -> None:
     opened = await client.call("session.create", title="A plan", options={"columns": 40})
     key = opened["session_id"]

@@ -32,28 +32,20 @@ async def start_reply(tui: TuiDriver, words: str = "Once upon") -> None:
 # --- replies -------------------------------------------------------------------------------------------
 
 
-async def test_reply_streams_as_markdown_and_is_read_from_the_log_at_its_end(tui: TuiDriver) -> None:
+async def test_reply_streams_as_markdown_and_a_queued_message_is_answered_next(tui: TuiDriver) -> None:
     await tui.wait_for("A new conversation")
     await start_reply(tui, "Once **upon")
     await tui.wait_for(" ▌ tell me", "Once **upon")
     tui.model.say("** a time.\n\n- one\n")
     await tui.wait_for("Once upon a time.", "- one")
-    tui.model.say(None)
-    await tui.wait_idle()
-    shown = await tui.wait_for("Title: tell me")
-    assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
-    assert tui.text_of("heading") == "tell me · 2 messages"
-    assert tui.app.transcript.range.last == 2
-
-
-async def test_message_during_a_reply_is_shown_as_queued_and_answered_next(tui: TuiDriver) -> None:
-    await start_reply(tui, "First")
     await tui.type("two")
     await tui.wait_for("queued\n ▌ two")
     await tui.until(lambda: "1 queued" in tui.text_of("status"))
-    tui.model.say(".", None, "Second.", None)
+    tui.model.say(None, "Second.", None)
     await tui.wait_idle()
-    await tui.wait_for("First.", "Second.")
+    shown = await tui.wait_for("Title: tell me", "Second.")
+    assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
+    assert tui.text_of("heading") == "tell me · 4 messages"
     assert [each.role for each in await tui.db.transcript("talk")] == ["user", "assistant"] * 2
 
 
