@@ -249,14 +249,6 @@ async def test_help_lists_keys_and_undone_messages_are_not_repeated() -> None:
         assert "a3" not in chat.shown
 
 
-async def test_process_notice_is_answered_while_the_user_is_idle(chat: ChatDriver) -> None:
-    await exchanges(chat.db, 1)
-    chat.model.say("Seen.", None)
-    await chat.db.mail.add_inbox_entry("talk", "one", "process 1 ended", kind="process")
-    chat.runtime.check_inbox("talk")
-    await chat.wait_for("· process 1 ended\nSeen.")
-
-
 # --- several conversations -----------------------------------------------------------------------------
 
 

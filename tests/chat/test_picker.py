@@ -79,9 +79,6 @@ def test_selection_stays_within_the_list_and_is_kept_when_it_grows() -> None:
     assert grown.selected == HEADS[2]
 
 
-# --- keys ----------------------------------------------------------------------------------------------
-
-
 class Source:
     """Conversations by title, and `messages` by the words they contain; searches wait for `proceed`."""
 

@@ -77,25 +77,20 @@ def test_path_and_host_are_checked(rules: admission.AdmissionRules, host: str, p
     assert check(("host", host), BEARER, path=path, rules=rules) == status
 
 
-@pytest.mark.parametrize(
-    ("token", "is_valid"),
-    [
-        (TOKEN, True),
-        ("!~" * 8, True),
-        ("x" * 15, False),
-        (" " * 20, False),
-        ("a-token-that-ends\n", False),
-        ("one,and-another-one", False),
-        ("schlüssel-der-länge", False),
-        ("a-token-of-\x7fsome-length", False),
-    ],
-)
-def test_valid_token_can_be_sent_in_both_headers(token: str, is_valid: bool) -> None:
-    assert admission.is_valid_token(token) is is_valid
-    if is_valid:
-        rules = admission.AdmissionRules(token)
-        assert check(HOST, ("authorization", f"Bearer {token}"), rules=rules) is None
-        assert check(HOST, ("sec-websocket-protocol", f"holdfast.token.{token}"), rules=rules) is None
+@pytest.mark.parametrize("token", [TOKEN, "!~" * 8])
+def test_valid_token_can_be_sent_in_both_headers(token: str) -> None:
+    rules = admission.AdmissionRules(token)
+    assert admission.is_valid_token(token)
+    assert check(HOST, ("authorization", f"Bearer {token}"), rules=rules) is None
+    assert check(HOST, ("sec-websocket-protocol", f"holdfast.token.{token}"), rules=rules) is None
+
+
+INVALID_TOKENS = ["x" * 15, " " * 20, "a-token-that-ends\n", "one,and-another-one", "schlüssel-der-länge"]
+
+
+@pytest.mark.parametrize("token", [*INVALID_TOKENS, "a-token-of-\x7fsome-length"])
+def test_token_that_no_header_can_carry_is_invalid(token: str) -> None:
+    assert not admission.is_valid_token(token)
 
 
 ORIGINS = ["https://example.org", "http://127.0.0.1:3000", "http://[::1]:3000", "https://example.org:80"]

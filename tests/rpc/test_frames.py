@@ -122,10 +122,3 @@ def test_any_result_is_encoded_in_one_line(id: Any, result: Any) -> None:
     line = frames.encode_result(id, result)
     assert b"\n" not in line
     assert json.loads(line) == {"jsonrpc": "2.0", "id": id, "result": result}
-
-
-def test_messages_are_encoded() -> None:
-    error = frames.RpcError(-1, "No.")
-    assert frames.encode_error(None, error) == b'{"jsonrpc":"2.0","id":null,"error":{"code":-1,"message":"No."}}'
-    assert frames.encode_notification("event", {"a": 1}) == b'{"jsonrpc":"2.0","method":"event","params":{"a":1}}'
-    assert frames.encode_batch([b"1", b"2"]) == b"[1,2]"

@@ -60,9 +60,6 @@ async def serve(reads: int, writes: int, limits: frames.FrameLimits = frames.Fra
     os.close(writes)
 
 
-# --- lines ---------------------------------------------------------------------------------------------
-
-
 @hypothesis.given(strategies.binary(max_size=80), strategies.lists(strategies.integers(0, 80), max_size=5))
 def test_any_bytes_are_split_the_same_however_they_arrive(data: bytes, cuts: list[int]) -> None:
     splitter, found = line_transport.LineSplitter(1_000), list[bytes]()
@@ -78,9 +75,6 @@ def test_too_long_line_is_cut_and_the_next_is_whole(piece: int) -> None:
     assert found == [b"x" * 11, b"next", b"0123456789"]
 
 
-# --- descriptors ---------------------------------------------------------------------------------------
-
-
 async def test_lines_are_answered_to_the_end_of_the_input(ends: Ends) -> None:
     os.write(ends.sends, b"\n \r\n" + lines(request(1, "echo", ["ä\n"])) + b"nonsense\r\n\xff\xfe\n")
     os.write(ends.sends, b"[" * 5_000 + b"\n" + lines(request(2, "count", [3])).rstrip())
@@ -93,16 +87,6 @@ async def test_lines_are_answered_to_the_end_of_the_input(ends: Ends) -> None:
     assert refused[-1]["message"] == "A frame can have at most 1,000 bytes."
     others = [each.get("result") or each["params"] for each in found if "error" not in each]
     assert others == [["ä\n"], [0], [1], [2], "done"]
-
-
-async def test_one_socket_may_be_input_and_output() -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        theirs.sendall(lines(*(request(number, "echo", []) for number in range(100))))
-        theirs.shutdown(socket.SHUT_WR)
-        descriptor = ours.detach()
-        await serve(descriptor, descriptor)
-        assert [each["id"] for each in read_all(theirs.fileno())] == list(range(100))
 
 
 async def test_files_and_the_null_device_can_be_used(tmp_path: Path) -> None:

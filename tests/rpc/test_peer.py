@@ -20,12 +20,6 @@ REFUSING = frames.FrameLimits(max_running=2, busy_seconds=0.0)
 DRAINING = frames.FrameLimits(drain_seconds=1_000.0)
 
 
-async def test_response_has_the_id_of_its_request() -> None:
-    async with rpc_peers.open_peer() as client:
-        for each in (1, -1, 0, 0.5, "x", "", None, 10**60, 2**53 + 1):
-            assert await client.call(each, "echo", [1]) == {"jsonrpc": "2.0", "id": each, "result": [1]}
-
-
 @pytest.mark.parametrize(
     ("method", "error"),
     [

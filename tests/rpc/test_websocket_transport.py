@@ -71,9 +71,6 @@ async def refusal(connecting: connect) -> int:
     return refused.value.response.status_code
 
 
-# --- connections ---------------------------------------------------------------------------------------
-
-
 async def test_connection_carries_requests_batches_cancellations_and_notifications() -> None:
     async with serve() as server, server.connect() as connection:
         assert await call(connection, request(1, "echo", ["ä"])) == {"jsonrpc": "2.0", "id": 1, "result": ["ä"]}
@@ -183,35 +180,6 @@ async def test_invalid_token_host_and_port_are_refused() -> None:
             with pytest.raises(errors.SettingInvalid, match=why):
                 async with websocket_transport.serve(server.connected, rules, port):
                     pass
-
-
-# --- several clients -----------------------------------------------------------------------------------
-
-
-async def test_client_that_does_not_read_is_not_read_from() -> None:
-    count, sent = 80, list[int]()
-
-    async def flood(connection: ClientConnection) -> None:
-        frame = json.dumps(request(None, "echo", ["x" * 500_000]))
-        for number in range(count):
-            await connection.send(frame)
-            sent.append(number)
-
-    limits = frames.FrameLimits(max_running=4, busy_seconds=1_000.0)
-    async with serve(limits) as server, server.connect() as connection:
-        connection.transport.pause_reading()
-        sending = asyncio.create_task(flood(connection))
-        before, same = 0, 0
-        # The server reads no more if nothing was sent for many turns of the loop.
-        while same < 500:
-            await asyncio.sleep(0)
-            same = same + 1 if len(sent) == before else 0
-            before = len(sent)
-        assert not sending.done()
-        connection.transport.resume_reading()
-        for _ in range(count):
-            await connection.recv()
-        await sending
 
 
 async def send_endless_requests(hostile: ClientConnection, server: Server) -> None:

@@ -169,9 +169,6 @@ async def test_queued_prompts_are_limited(
         await client.call("prompt.submit", session_id=key, text="now")
 
 
-# --- options and images --------------------------------------------------------------------------------
-
-
 async def test_attached_images_are_sent_with_the_next_prompt_only() -> None:
     async with rpc_client.connect(["A dot.", "Nothing."]) as (server, client):
         key = await client.create(options={"images": [IMAGE]})
@@ -202,9 +199,6 @@ async def test_invalid_image_is_refused_and_changes_nothing(data: str, why: str)
         back = await server.connect()
         assert (await rpc_client.refusal(back.call("session.resume", session_id=key, options=options))).code == -32602
         assert [(each.key, each.gone) for each in server.sessions] == [(key, True)]
-
-
-# --- approvals -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use_new_key", [False, True])
@@ -248,9 +242,6 @@ async def test_client_that_resumes_gets_the_pending_approval_requests() -> None:
             assert (await each.wait_for("approval.request"))["payload"]["request_id"] == request
         await other.call("approval.respond", session_id=key, request_id=request, answer="once")
         assert (await client.wait_for("message.complete", uid="it"))["payload"]["text"] == "Done."
-
-
-# --- delivery of events --------------------------------------------------------------------------------
 
 
 async def test_clients_of_a_conversation_see_each_other() -> None:

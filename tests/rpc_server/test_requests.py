@@ -107,9 +107,6 @@ async def test_commands_answer_submit_move_and_quit() -> None:
         assert client.events_of("error") == []
 
 
-# --- titles --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101])
 async def test_invalid_title_is_refused(server: Harness, client: RpcClient, title: str) -> None:
     key = await client.create()
@@ -156,9 +153,6 @@ async def test_title_that_the_store_could_not_save_is_kept_for_the_next_turn(by_
         await client.prompt(key, "Go on")
         title = "By hand" if by_hand else "My plan"
         assert client.payloads("session.info", "title", "pending_title")[-1] == (title, None)
-
-
-# --- refusals ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -113,9 +113,6 @@ def test_plain_marks_are_ascii() -> None:
     assert all(piece.text.isascii() for event in shown for piece in page.draw(event))
 
 
-# --- replies and tools that are drawn while they change ------------------------------------------------
-
-
 class LivePage:
     """A page with open lines and a clock that a test sets."""
 

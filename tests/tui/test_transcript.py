@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
-from holdfast.tui import compaction_view, entries, transcript, transcript_source
+from holdfast.tui import compaction_view, entries, transcript, transcript_pages, transcript_source
 from tests.support.tui import compacted, numbered, open_tui, two_conversations
 
 
@@ -27,9 +27,6 @@ class CountingReader:
         self.reads += 1
         self.messages += upto - after
         return list(await self._read(after, upto))
-
-
-# --- long conversations --------------------------------------------------------------------------------
 
 
 async def test_long_conversation_opens_at_its_end_and_reads_only_visible_messages() -> None:
@@ -139,9 +136,6 @@ async def test_last_messages_are_never_shown_in_another_conversation(monkeypatch
         assert all(last == 6 for last, where in extended if where == "talk")
 
 
-# --- compactions ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("size", "key"), [((100, 40), "escape"), ((60, 40), "ctrl+c")])
 async def test_mark_opens_the_originals_next_to_the_summary(size: tuple[int, int], key: str) -> None:
     async with open_tui(compacted, size=size) as tui:
@@ -175,9 +169,6 @@ async def test_summaries_are_read_again_only_after_a_change(db: AsyncSessionDB) 
     assert [each.from_seq for each in hidden.range.hides] == [61]
     await db.undo_compaction("talk")
     assert (await transcript_source.read(db, "talk", known=hidden)).range.active_epoch is None
-
-
-# --- a store that fails --------------------------------------------------------------------------------
 
 
 async def test_failed_page_shows_the_error_keeps_its_height_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,3 +234,15 @@ async def test_end_of_a_turn_that_could_not_be_read_is_shown_once_later(monkeypa
         await tui.until(lambda: tui.app._live.is_empty)
         shown = await tui.wait_for("Title: tell me", "Careful.")
         assert [shown.count(text) for text in ("Once upon a time.", "Careful.")] == [1, 1]
+
+
+async def test_late_page_does_not_replace_a_newer_one() -> None:
+    async with open_tui(numbered(200)) as tui:
+        await tui.wait_for("number 200 of many")
+        shown = tui.app.transcript
+        assert 0 not in shown._pages
+        reading = asyncio.create_task(shown._load(0, shown._generation))
+        await asyncio.sleep(0)
+        shown._pages[0] = newer = transcript_pages.Page((), [])
+        await reading
+        assert shown._pages[0] is newer

@@ -8,27 +8,17 @@ from hypothesis import strategies as st
 from rich.text import Text
 
 from holdfast import types
-from holdfast.tui import entries, entry_rows
-from holdfast.tui.transcript_pages import (
-    MAX_CHARACTERS,
-    MAX_PAGES,
-    Page,
-    PageCache,
-    PageHeights,
-    find_anchor,
-    find_stops,
-    next_stop,
-)
+from holdfast.tui import entries, entry_rows, transcript_pages
 
 
-def heights(found: PageHeights) -> list[int]:
+def heights(found: transcript_pages.PageHeights) -> list[int]:
     ends = [found.top(page) for page in range(1, found.pages)] + [found.total]
     return [end - found.top(page) for page, end in enumerate(ends)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 40)), max_size=20), st.integers(1, 30))
 def test_any_row_is_located_and_a_measured_page_moves_those_below(measured: list[tuple[int, int]], guess: int) -> None:
-    found = PageHeights(12, guess)
+    found = transcript_pages.PageHeights(12, guess)
     for page, rows in measured:
         before = found.top(page + 1)
         moved = found.measure(page, rows)
@@ -39,12 +29,12 @@ def test_any_row_is_located_and_a_measured_page_moves_those_below(measured: list
 
 
 def test_measured_heights_estimate_other_pages_and_survive_a_change_of_their_number() -> None:
-    found = PageHeights(100, 10)
+    found = transcript_pages.PageHeights(100, 10)
     found.measure(99, 35)
     assert found.total == 3500
     found.measure(98, 5)
     assert found.total == 3470
-    found = PageHeights(2, 10)
+    found = transcript_pages.PageHeights(2, 10)
     found.measure(0, 7)
     found.resize(4)
     assert heights(found) == [7, 7, 7, 7]
@@ -56,25 +46,25 @@ def test_measured_heights_estimate_other_pages_and_survive_a_change_of_their_num
 
 
 def test_rows_outside_belong_to_the_first_and_last_page() -> None:
-    found = PageHeights(3, 5)
+    found = transcript_pages.PageHeights(3, 5)
     assert [found.locate(-4), found.locate(15)] == [(0, 0), (2, 5)]
     assert list(found.between(-3, 99)) == [0, 1, 2]
 
 
-def page(size: int) -> Page:
-    return Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
+def page(size: int) -> transcript_pages.Page:
+    return transcript_pages.Page([types.Message(1, "u", "s", "user", 0.0, "x" * size)], [])
 
 
 def test_cache_evicts_the_least_recently_seen_pages_but_no_visible_one() -> None:
-    held = PageCache()
-    for number in range(MAX_PAGES + 2):
+    held = transcript_pages.PageCache()
+    for number in range(transcript_pages.MAX_PAGES + 2):
         held[number] = page(1)
     held.evict(range(1))
     assert [number in held for number in range(4)] == [True, False, False, True]
-    assert len(held) == MAX_PAGES
-    large = PageCache()
+    assert len(held) == transcript_pages.MAX_PAGES
+    large = transcript_pages.PageCache()
     for number in range(6):
-        large[number] = page(MAX_CHARACTERS // 2)
+        large[number] = page(transcript_pages.MAX_CHARACTERS // 2)
     large.evict(range(3, 6))
     assert list(large) == [3, 4, 5]
     large.evict(range(5, 6))
@@ -87,11 +77,11 @@ def test_cache_evicts_the_least_recently_seen_pages_but_no_visible_one() -> None
 )
 def test_anchor_is_the_nearest_of_equal_rows(anchor: list[str], near: int, expected: int) -> None:
     rows = ["a", "b", "", "same", "", "same", "", "z"]
-    assert find_anchor(anchor, near, lambda row: rows[row] if row < len(rows) else "") == expected
+    assert transcript_pages.find_anchor(anchor, near, lambda row: rows[row] if row < len(rows) else "") == expected
 
 
 ROWS = [entry_rows.Row(Text(), key) for key in [None, (1, 0), (1, 0), None, (2, 0), (3, 0)]]
-STOPS = find_stops([(10, ROWS), (16, ROWS[3:])])
+STOPS = transcript_pages.find_stops([(10, ROWS), (16, ROWS[3:])])
 
 
 @pytest.mark.parametrize(
@@ -111,5 +101,5 @@ def test_next_stop_follows_the_chosen_entry(
     chosen: entries.Key | None, screen: range, step: int, row: int | None
 ) -> None:
     assert STOPS == [(11, (1, 0)), (14, (2, 0)), (15, (3, 0)), (17, (2, 0)), (18, (3, 0))]
-    found = next_stop(STOPS, chosen, screen, step)
+    found = transcript_pages.next_stop(STOPS, chosen, screen, step)
     assert (found.row if found else None) == row
