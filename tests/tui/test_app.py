@@ -384,7 +384,14 @@ async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: 
         await tui.wait_for("and another")
         tui.model.say("gamma\n\n")
         await tui.wait_for("gamma")
-        await asyncio.sleep(0.03)  # The status is polled meanwhile.
+        polled, poll = list[str](), tui.app.status.poll
+
+        async def record(conversation_id: str) -> None:
+            polled.append(conversation_id)
+            await poll(conversation_id)
+
+        monkeypatch.setattr(tui.app.status, "poll", record)
+        await tui.until(lambda: len(polled) > 3)
         assert "gamma" in tui.shown
         tui.model.say("delta", None, "It is the last.", None)
         await tui.wait_for("It is the last.")
