@@ -105,6 +105,20 @@ async def test_prompt_before_a_close_is_accepted_and_a_later_one_refused(images:
         assert [uid for uid, _ in client.completed][1:] == ["b"]
 
 
+async def test_requests_that_waited_behind_a_close_are_refused(server: Harness, client: RpcClient) -> None:
+    key = await client.create()
+    (opened,) = server.sessions
+    await opened.order.acquire()
+    closed = client.request("session.close", session_id=key)
+    titled = client.request("session.title", session_id=key, title="Late")
+    sent = client.request("prompt.submit", session_id=key, text="Late")
+    await client.call("server.info")
+    opened.order.release()
+    assert (await closed)["result"] == {"session_id": key, "ended": False}
+    assert [(await each)["error"]["code"] for each in (titled, sent)] == [-32002, -32002]
+    assert server.runtime.wanted_title(key) is None
+
+
 async def test_conversation_opened_by_another_client_during_a_close_continues() -> None:
     hook = ClosingHook()
     async with rpc_client.connect(hooks=hook.hooks) as (server, client):
