@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from holdfast.rpc import websocket_transport
 from tests.chaos.run import Run, Wrong
-from tests.support import rpc_fuzzing
-from tests.terminal import test_server_fuzz
+from tests.support import rpc_fuzzing, rpc_server_fuzzing
 
 FRAMES, CONNECTIONS, CALLS = 5_000, 100, 500
 """How many are tried at once."""
@@ -24,7 +25,7 @@ def frames(run: Run) -> Iterator[str]:
         for name, (count, story) in _stories(run).items():
             with _quick(), _complaints() as complaints:
                 try:
-                    story()
+                    asyncio.run(story)
                 except AssertionError as error:
                     yield Wrong(f"{name}: {error}")
             yield from (Wrong(f"{name}: {each}") for each in complaints)
@@ -33,15 +34,15 @@ def frames(run: Run) -> Iterator[str]:
         yield f"{tried:,} frames, connections and calls"
 
 
-def _stories(run: Run) -> dict[str, tuple[int, Callable[[], object]]]:
+def _stories(run: Run) -> dict[str, tuple[int, Coroutine[Any, Any, object]]]:
     chance = run.chance
     return {
-        "a peer": (FRAMES, lambda: rpc_fuzzing.at_a_peer(chance, FRAMES)),
-        "lines": (FRAMES, lambda: rpc_fuzzing.at_lines(chance, FRAMES)),
-        "heads": (CONNECTIONS, lambda: rpc_fuzzing.at_a_door(chance, CONNECTIONS, whole_head=False)),
-        "connections": (CONNECTIONS, lambda: rpc_fuzzing.at_a_door(chance, CONNECTIONS, whole_head=True)),
-        "parameters": (CALLS, lambda: test_server_fuzz.at_a_server(chance, CALLS)),
-        "many at once": (CALLS, lambda: test_server_fuzz.all_at_once(chance, CALLS)),
+        "a peer": (FRAMES, rpc_fuzzing.send_to_peer(chance, FRAMES)),
+        "lines": (FRAMES, rpc_fuzzing.send_lines(chance, FRAMES)),
+        "heads": (CONNECTIONS, rpc_fuzzing.open_connections(chance, CONNECTIONS, valid_head=False)),
+        "connections": (CONNECTIONS, rpc_fuzzing.open_connections(chance, CONNECTIONS, valid_head=True)),
+        "parameters": (CALLS, rpc_server_fuzzing.send_odd_parameters(chance, CALLS)),
+        "many at once": (CALLS, rpc_server_fuzzing.send_concurrent_requests(chance, CALLS)),
     }
 
 

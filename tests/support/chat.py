@@ -1,4 +1,4 @@
-"""A person at a terminal, in this process: a chat with a model that says what it is told, and a screen to look at."""
+"""A chat in this process: a pipe for keys, an emulated terminal, and a model that says what a test dictates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, cast
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
-from holdfast import AsyncSessionDB, types
+from holdfast import content_parts, types
 from holdfast.chat import chat, input_line, renderer
 from holdfast.model import ScriptedModel, base
-from tests.support import approvals
+from tests.support import agents, approvals
 from tests.support.screen import Screen
 
 STOP, LEAVE, ENTER = "\x03", "\x04", "\r"
 
 
-class Dictated(ScriptedModel):
-    """Says what is put into `words`, as it comes; None ends a reply, a command calls the shell with it."""
+class DictatedModel(ScriptedModel):
+    """Streams the texts put into `words`; None ends a reply, a tool call ends it with that call."""
 
     def __init__(self, window: int = 200_000) -> None:
         super().__init__(window=window)
@@ -39,84 +39,101 @@ class Dictated(ScriptedModel):
             self.words.put_nowait(each)
 
     def run(self, command: str) -> None:
+        """Call the shell with a command."""
         self.words.put_nowait(types.ToolCall(f"c{len(self.requests)}", "shell", cast("Any", command)))
-
-    @property
-    def told(self) -> list[str]:
-        """What people said to it, as of its last request."""
-        return [str(each.content) for each in self.requests[-1].messages if each.role == "user"]
 
 
 class Paper:
-    """The screen, with or without colours."""
+    """The output of a chat, with or without colours."""
 
-    def __init__(self, screen: Screen, colour: bool) -> None:
-        self.out, self.colour = cast("Any", screen), colour
+    def __init__(self, screen: Any, colour: bool = False) -> None:
+        self.out, self.colour = screen, colour
 
     def style(self, line: str, *names: str) -> str:
         return f"\x1b[2m{line}\x1b[0m" if self.colour and names else line
 
 
-class Sitting:
-    """What tests do and see."""
+class ChatDriver:
+    """A running chat on the conversation `talk`."""
 
     def __init__(self, home: approvals.House, source: PipeInput, screen: Screen, colour: bool, history: str) -> None:
-        self.home, self.source, self.screen = home, source, screen
-        self.model = Dictated()
+        self.home, self._source, self.screen = home, source, screen
+        self.db, self.runtime, self.shell = home.db, home.door, home.shell
+        self.model = DictatedModel()
         home.model = self.model
         device = input_line.TerminalDevice(
             source, renderer.TerminalOutput(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
         )
-        opening = chat.ChatOptions("talk", "Holdfast", "a/b", history)
-        self.chat = chat.Chat(home.door, Paper(screen, colour), opening, device=device)
+        options = chat.ChatOptions("talk", "Holdfast", "a/b", history)
+        self.chat = chat.Chat(home.door, Paper(screen, colour), options, device=device)
+        self.session = self.chat.session
         self.ended = asyncio.create_task(self.chat.run())
 
     @property
     def prompt(self) -> input_line.PromptLine:
-        front = self.chat._terminal
-        assert isinstance(front, input_line.PromptLine)
-        return front
+        terminal = self.chat._terminal
+        assert isinstance(terminal, input_line.PromptLine)
+        return terminal
 
     def type(self, keys: str) -> None:
-        self.source.send_text(keys)
+        self._source.send_text(keys)
+
+    def enter(self, *lines: str) -> None:
+        """Type lines, each with Enter."""
+        self.type("".join(f"{line}{ENTER}" for line in lines))
+
+    @property
+    def shown(self) -> str:
+        return self.screen.shown
 
     @property
     def line(self) -> str:
-        """What stands at the prompt, and the line under it."""
-        return self.screen.shown[len(self.screen.above) :].strip("\n")
+        """The prompt and the line under it."""
+        return self.shown[len(self.screen.above) :].strip("\n")
 
-    async def until(self, happened: Callable[[], object]) -> None:
-        while not happened():
-            if self.ended.done():
-                self.ended.result()
-                assert happened(), self.screen.shown
-            await asyncio.sleep(0.002)
+    def clear_screen(self) -> None:
+        self.screen.lines[:] = [""] * len(self.screen.lines)
 
-    async def sees(self, *texts: str) -> str:
-        """The screen, once all this is on it."""
+    async def messages(self) -> list[tuple[str, str]]:
+        """Return role and first part of the stored messages, without tool results."""
+        log = [each for each in await self.db.transcript("talk") if each.role != "tool"]
+        return [(each.role, content_parts.text(each.content).partition("\n[")[0]) for each in log]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until the condition holds; an error of the chat is raised."""
+        async with asyncio.timeout(60):
+            while not condition():
+                if self.ended.done():
+                    self.ended.result()
+                    assert condition(), self.shown
+                await asyncio.sleep(0.002)
+
+    async def wait_for(self, *texts: str) -> str:
+        """Return the screen when it shows all these texts."""
         try:
-            async with asyncio.timeout(60):
-                await self.until(lambda: all(each in self.screen.shown for each in texts))
+            await self.until(lambda: all(each in self.shown for each in texts))
         except TimeoutError:
-            raise AssertionError(f"{texts} is not in:\n{self.screen.shown}") from None
-        return self.screen.shown
+            raise AssertionError(f"{texts} is not in:\n{self.shown}") from None
+        return self.shown
 
-    async def idles(self) -> str:
+    async def wait_idle(self) -> str:
         await self.until(lambda: self.line.startswith(">") and "answering" not in self.line)
-        return self.screen.shown
+        return self.shown
 
 
 @asynccontextmanager
-async def sitting(
-    db: AsyncSessionDB, columns: int = 60, rows: int = 20, *, colour: bool = True, history: str = "/dev/null/none"
-) -> AsyncIterator[Sitting]:
-    home = approvals.House(db, [])
-    with create_pipe_input() as source:
-        async with home.door:
-            sits = Sitting(home, source, Screen(columns, rows), colour, history)
-            try:
-                await sits.sees("> ")
-                yield sits
-            finally:
-                sits.ended.cancel()
-                await asyncio.wait([sits.ended])
+async def open_chat(
+    columns: int = 60, rows: int = 20, *, colour: bool = True, history: str = "/dev/null/none"
+) -> AsyncIterator[ChatDriver]:
+    """Open a chat on a new store."""
+    async with agents.store() as db:
+        home = approvals.House(db, [])
+        with create_pipe_input() as source:
+            async with home.door:
+                driver = ChatDriver(home, source, Screen(columns, rows), colour, history)
+                try:
+                    await driver.wait_for("> ")
+                    yield driver
+                finally:
+                    driver.ended.cancel()
+                    await asyncio.wait([driver.ended])

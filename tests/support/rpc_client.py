@@ -1,25 +1,29 @@
-"""A client of the server, in memory: it calls methods, waits for its answers, and keeps the events it is told."""
+"""An in-memory client of the RPC server, and a server with a scripted or dictated model."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.model import ScriptedModel
 from holdfast.rpc import frames, peer
-from holdfast.rpc_server import server as serving
-from tests.support import agents, approvals
+from holdfast.rpc_server import server as rpc_server
+from holdfast.rpc_server import session as sessions
+from tests.support import agents, approvals, polling
+from tests.support.chat import DictatedModel
 from tests.support.compaction import WINDOW
 
-FOR_EVER = 3600.0
+FOREVER = 3600.0
+IMAGE = {"data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"}
+"""A PNG of one pixel."""
 
 
-class Refused(Exception):
-    """An answer that is an error."""
+class ErrorResponse(Exception):
+    """A response that is an error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
@@ -27,178 +31,215 @@ class Refused(Exception):
         self.data: Any = error.get("data")
 
 
-class Caller:
-    """One client. What it reads can be held up."""
+class RpcClient:
+    """One client. Clear `reading` to make it stop reading; `stuck` keeps a frame in transit after the close."""
 
-    def __init__(self, server: serving.RpcServer, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> None:
-        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        self._more = asyncio.Condition()
+    def __init__(self, server: rpc_server.RpcServer, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> None:
+        self._sent: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._arrived = asyncio.Condition()
         self._seen = 0
         self._is_closed = False
-        self.reads, self.broken = asyncio.Event(), asyncio.Event()
-        self.reads.set()
-        self.sending, self.held = asyncio.Event(), False
-        """Something waits to be read; whether that goes on when the channel was closed."""
+        self.reading, self.broken = asyncio.Event(), asyncio.Event()
+        self.reading.set()
+        self.blocked, self.stuck = asyncio.Event(), False
         self.frames: list[dict[str, Any]] = []
-        """All that came, as it came."""
-        self.answers: list[dict[str, Any]] = []
+        self.responses: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
-        self.attended = asyncio.create_task(server.serve(peer.Peer(self, server.methods(), limits)))
+        self.served = asyncio.create_task(server.serve(peer.Peer(self, server.methods(), limits)))
 
     # --- the channel ---------------------------------------------------------------------------------
 
     async def receive(self) -> bytes | None:
-        return await self._came.get()
+        return await self._sent.get()
 
     async def send(self, frame: bytes) -> None:
-        if not self.reads.is_set():
-            self.sending.set()
-        await self.reads.wait()
+        if not self.reading.is_set():
+            self.blocked.set()
+        await self.reading.wait()
         if self._is_closed:
             raise errors.Gone()
-        said = json.loads(frame)
-        self.frames.append(said)
-        if "id" in said:
-            self.answers.append(said)
-            self._asked.pop(said["id"]).set_result(said)
+        message = json.loads(frame)
+        self.frames.append(message)
+        if "id" in message:
+            self.responses.append(message)
+            self._pending.pop(message["id"]).set_result(message)
             return
-        assert said["method"] == "event"
-        assert said["params"].keys() == {"type", "session_id", "payload"}
-        async with self._more:
-            self.events.append(said["params"])
-            self._more.notify_all()
+        assert message["method"] == "event"
+        assert message["params"].keys() == {"type", "session_id", "payload"}
+        async with self._arrived:
+            self.events.append(message["params"])
+            self._arrived.notify_all()
 
     async def unread(self) -> None:
         await self.broken.wait()
 
     async def close(self) -> None:
         self._is_closed = True
-        if not self.held:
-            self.reads.set()
+        if not self.stuck:
+            self.reading.set()
 
-    # --- what tests do -------------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------------
 
-    def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
-        """Call a method, and do not wait for it."""
-        number = len(self.answers) + len(self._asked) + 1
-        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+    def request(self, method: str, **params: Any) -> asyncio.Future[Any]:
+        """Send a request; the result is the future of its response."""
+        number = len(self.responses) + len(self._pending) + 1
+        response = self._pending[number] = asyncio.get_running_loop().create_future()
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        self._came.put_nowait(json.dumps(request).encode())
-        return answered
+        self._sent.put_nowait(json.dumps(request).encode())
+        return response
 
-    def cancel(self, asked: asyncio.Future[Any]) -> None:
-        """Let the server know that an answer is not wanted any more."""
-        (number,) = (number for number, waiting in self._asked.items() if waiting is asked)
+    def cancel(self, response: asyncio.Future[Any]) -> None:
+        (number,) = (number for number, pending in self._pending.items() if pending is response)
         cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": number}}
-        self._came.put_nowait(json.dumps(cancel).encode())
+        self._sent.put_nowait(json.dumps(cancel).encode())
 
-    async def ask(self, method: str, **params: Any) -> Any:
-        return result(await self.asking(method, **params))
+    async def call(self, method: str, **params: Any) -> Any:
+        return result(await self.request(method, **params))
 
-    async def until(self, type: str, **payload: Any) -> dict[str, Any]:
-        """The next event of this type, with this in it, behind those that were waited for before."""
+    async def create(self, **params: Any) -> str:
+        """Create a session and return its key."""
+        key: str = (await self.call("session.create", **params))["session_id"]
+        return key
 
-        def fits(event: dict[str, Any]) -> bool:
-            return bool(event["type"] == type and payload.items() <= event["payload"].items())
+    async def prompt(self, key: str, text: str, **more: Any) -> dict[str, Any]:
+        """Submit a prompt and return the event of its end."""
+        sent = await self.call("prompt.submit", session_id=key, text=text, **more)
+        return await self.wait_for("message.complete", uid=sent["uid"])
 
-        async with self._more:
+    async def start_conversation(self, text: str = "Hello") -> str:
+        key = await self.create()
+        await self.prompt(key, text)
+        return key
+
+    async def request_approval(self, key: str) -> str:
+        """Submit the prompt `it` and return the id of the approval request that its turn waits for."""
+        await self.call("prompt.submit", session_id=key, text="Do it.", uid="it")
+        request: str = (await self.wait_for("approval.request"))["payload"]["request_id"]
+        return request
+
+    async def disconnect(self) -> None:
+        self._sent.put_nowait(None)
+        await self.served
+
+    # --- events --------------------------------------------------------------------------------------
+
+    async def wait_for(self, type: str, **payload: Any) -> dict[str, Any]:
+        """Return the next event of this type with these fields, after those that were waited for before."""
+        async with self._arrived:
             while True:
                 while self._seen < len(self.events):
                     self._seen += 1
-                    if fits(event := self.events[self._seen - 1]):
+                    event = self.events[self._seen - 1]
+                    if event["type"] == type and payload.items() <= event["payload"].items():
                         return event
-                await self._more.wait()
+                await self._arrived.wait()
 
-    def told(self, *types: str) -> list[dict[str, Any]]:
-        """The events of these types so far."""
+    def events_of(self, *types: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["type"] in types]
 
-    async def say(self, key: str, text: str, **more: Any) -> dict[str, Any]:
-        """A prompt, to its end."""
-        sent = await self.ask("prompt.submit", session_id=key, text=text, **more)
-        return await self.until("message.complete", uid=sent["uid"])
+    def payloads(self, type: str, *fields: str) -> list[Any]:
+        """Return tuples of these fields of the events of this type."""
+        return [tuple(event["payload"][name] for name in fields) for event in self.events_of(type)]
 
-    async def leave(self) -> None:
-        self._came.put_nowait(None)
-        await self.attended
-
-
-def result(answer: dict[str, Any]) -> Any:
-    if "error" in answer:
-        raise Refused(answer["error"])
-    return answer["result"]
+    @property
+    def completed(self) -> list[tuple[str, str]]:
+        """The uid and the status of every finished prompt."""
+        return self.payloads("message.complete", "uid", "status")
 
 
-class Desk:
-    """A server with a model that says what it is told."""
-
-    def __init__(self, db: AsyncSessionDB, server: serving.RpcServer, home: approvals.House) -> None:
-        self.db, self.server, self.home = db, server, home
-        self._callers: list[Caller] = []
-
-    async def caller(self, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> Caller:
-        caller = Caller(self.server, limits)
-        self._callers.append(caller)
-        await caller.until("ready")
-        return caller
-
-    async def leave(self) -> None:
-        for caller in self._callers:
-            caller.reads.set()
-            await caller.leave()
+def result(response: dict[str, Any]) -> Any:
+    if "error" in response:
+        raise ErrorResponse(response["error"])
+    return response["result"]
 
 
-@asynccontextmanager
-async def served(
-    db: AsyncSessionDB,
-    script: Any = (),
-    *,
-    grace: float = FOR_EVER,
-    look: float = FOR_EVER,
-    model: Any = None,
-    **given: Any,
-) -> AsyncIterator[Desk]:
-    home = approvals.House(db, [], **given)
-    home.model = model or ScriptedModel(script, window=WINDOW)
-    async with home.door, serving.RpcServer(home.door, grace_seconds=grace, poll_seconds=look) as server:
-        desk = Desk(db, server, home)
-        try:
-            yield desk
-        finally:
-            await desk.leave()
-
-
-@asynccontextmanager
-async def client(script: Any = (), *, target: str = ":memory:", **given: Any) -> AsyncIterator[tuple[Desk, Caller]]:
-    """Serve a store of its own, and connect one client; there may be others."""
-    async with agents.store(target) as db, served(db, script, **given) as desk:
-        yield desk, await desk.caller()
-
-
-def run(
-    story: Callable[[Desk, Caller], Awaitable[None]], script: Any = (), *, target: str = ":memory:", **given: Any
-) -> None:
-    """Run a coroutine function with a client, in an event loop of its own."""
-
-    async def with_client() -> None:
-        async with client(script, target=target, **given) as (desk, caller):
-            await story(desk, caller)
-
-    asyncio.run(with_client())
-
-
-async def refusal(asking: Awaitable[Any]) -> Refused:
+async def refusal(response: Awaitable[Any]) -> ErrorResponse:
     try:
-        answered = await asking
-    except Refused as error:
+        found = await response
+    except ErrorResponse as error:
         return error
-    raise AssertionError(f"It was not refused: {answered}")
+    raise AssertionError(f"It was not refused: {found}")
 
 
-async def no_row(db: AsyncSessionDB, session_id: str) -> bool:
-    try:
-        await db.head(session_id)
-    except errors.NoSuchSession:
-        return True
-    return False
+class Harness:
+    """A server, its runtime and its clients."""
+
+    def __init__(self, db: AsyncSessionDB, rpc: rpc_server.RpcServer, home: approvals.House) -> None:
+        self.db, self.rpc, self._home = db, rpc, home
+        self.runtime, self.shell = home.door, home.shell
+        self.clients: list[RpcClient] = []
+
+    @property
+    def model(self) -> Any:
+        return self._home.model
+
+    @property
+    def tool_results(self) -> list[str]:
+        """The tool results of the last request to the model."""
+        return self._home.results
+
+    @property
+    def sessions(self) -> list[sessions.ClientSession]:
+        return [*self.rpc._sessions]
+
+    async def connect(self, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> RpcClient:
+        client = RpcClient(self.rpc, limits)
+        self.clients.append(client)
+        await client.wait_for("ready")
+        return client
+
+    async def end_reasons(self, key: str) -> list[str | None]:
+        """Return the end reasons of all sessions of a conversation."""
+        return [each.end_reason for each in await self.db.sessions(key)]
+
+    async def wait_ended(self, key: str) -> None:
+        while (await self.db.head(key)).live:
+            await asyncio.sleep(0.002)
+
+    async def wait_sessions_closed(self) -> None:
+        await polling.until_async(lambda: not self.sessions)
+
+    async def has_no_row(self, key: str) -> bool:
+        try:
+            await self.db.head(key)
+        except errors.NoSuchSession:
+            return True
+        return False
+
+    def fail_end(self, times: int) -> None:
+        """Make the store fail this often when a conversation is ended."""
+        end, left = self.db.end_conversation, [errors.StoreBusy()] * times
+
+        async def fail_or_end(*given: Any) -> bool:
+            if left:
+                raise left.pop()
+            return await end(*given)
+
+        self.db.end_conversation = fail_or_end  # type: ignore[method-assign,assignment]
+
+
+@asynccontextmanager
+async def serve(
+    db: AsyncSessionDB, script: Any = None, *, grace: float = FOREVER, poll: float = FOREVER, **given: Any
+) -> AsyncIterator[Harness]:
+    """Run a server; without a script the model says what the test dictates."""
+    home = approvals.House(db, [], **given)
+    home.model = DictatedModel(WINDOW) if script is None else ScriptedModel(script, window=WINDOW)
+    async with home.door, rpc_server.RpcServer(home.door, grace_seconds=grace, poll_seconds=poll) as server:
+        harness = Harness(db, server, home)
+        try:
+            yield harness
+        finally:
+            for client in harness.clients:
+                client.reading.set()
+                await client.disconnect()
+
+
+@asynccontextmanager
+async def connect(
+    script: Any = None, *, target: str = ":memory:", **given: Any
+) -> AsyncIterator[tuple[Harness, RpcClient]]:
+    """Run a server on a new store, and connect one client."""
+    async with agents.store(target) as db, serve(db, script, **given) as server:
+        yield server, await server.connect()

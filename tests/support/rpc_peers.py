@@ -1,25 +1,25 @@
-"""A peer with somebody at the other end, in memory: methods that wait until they are let go, and a gate on reading."""
+"""A JSON-RPC peer with an in-memory client: methods that wait until they may proceed, and a bounded channel."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import errors
 from holdfast.rpc import frames, peer
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
-class Memory:
-    """A channel. What is sent waits for whoever reads, as much as `room` says."""
+class MemoryChannel:
+    """A channel that holds at most `capacity` frames that the client has not read."""
 
-    def __init__(self, room: int = 10_000) -> None:
-        self.came: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self.sent: asyncio.Queue[bytes] = asyncio.Queue(room)
+    def __init__(self, capacity: int = 10_000) -> None:
+        self.inbound: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.sent: asyncio.Queue[bytes] = asyncio.Queue(capacity)
         self.received = 0
         self.broken = asyncio.Event()
         self.is_closed = self._sending = False
@@ -27,7 +27,7 @@ class Memory:
         """Whether a frame was sent while another one was."""
 
     async def receive(self) -> bytes | None:
-        frame = await self.came.get()
+        frame = await self.inbound.get()
         self.received += frame is not None
         return frame
 
@@ -48,63 +48,70 @@ class Memory:
         self.is_closed = True
 
 
-class Other:
-    """Who is at the other end."""
+class FakeClient:
+    """The client of a peer, and the methods that it can call."""
 
-    def __init__(self, channel: Memory) -> None:
-        self.channel = channel
+    def __init__(self, channel: MemoryChannel | None = None) -> None:
+        self.channel = channel or MemoryChannel()
         self.peer: peer.Peer
         self.running: asyncio.Task[None]
-        self.begun: list[Any] = []
+        self.started: list[Any] = []
         self.ended: list[Any] = []
-        self.go = asyncio.Event()
+        self.proceed = asyncio.Event()
 
-    def say(self, *said: object) -> None:
-        for each in said:
-            self.channel.came.put_nowait(each if isinstance(each, bytes) else json.dumps(each).encode())
+    def send(self, *messages: object) -> None:
+        for each in messages:
+            self.channel.inbound.put_nowait(each if isinstance(each, bytes) else json.dumps(each).encode())
 
-    def leave(self) -> None:
-        self.channel.came.put_nowait(None)
+    def disconnect(self) -> None:
+        self.channel.inbound.put_nowait(None)
 
-    async def hear(self) -> Any:
-        async with asyncio.timeout(PATIENCE):
+    async def receive(self) -> Any:
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return json.loads(await self.channel.sent.get())
 
-    async def ask(self, id: object, method: str, params: object = None) -> Any:
-        self.say(request(id, method, params))
-        return await self.hear()
+    async def call(self, id: object, method: str, params: object = None) -> Any:
+        self.send(request(id, method, params))
+        return await self.receive()
+
+    async def wait_closed(self) -> None:
+        """Wait until the peer has ended, without reading what it sent."""
+        while not self.channel.sent.empty():
+            self.channel.sent.get_nowait()
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await self.running
 
     # --- methods -----------------------------------------------------------------------------------------
 
-    async def echo(self, _: peer.Peer, params: frames.Params) -> object:
+    async def _echo(self, _: peer.Peer, params: frames.Params) -> object:
         return params
 
-    async def give(self, _: peer.Peer, params: frames.Params) -> object:
-        self.begun.append(params)
+    async def _give(self, _: peer.Peer, params: frames.Params) -> object:
+        self.started.append(params)
         assert isinstance(params, list)
         return "x" * params[0]
 
-    async def wait(self, _: peer.Peer, params: frames.Params) -> object:
-        self.begun.append(params)
+    async def _wait(self, _: peer.Peer, params: frames.Params) -> object:
+        self.started.append(params)
         try:
-            await self.go.wait()
+            await self.proceed.wait()
         finally:
             self.ended.append(params)
         return params
 
-    async def refuse(self, _: peer.Peer, params: frames.Params) -> object:
+    async def _refuse(self, _: peer.Peer, params: frames.Params) -> object:
         raise errors.RpcRefused(-32050, "Not today.", params)
 
-    async def miss(self, _: peer.Peer, params: frames.Params) -> object:
+    async def _miss(self, _: peer.Peer, params: frames.Params) -> object:
         raise errors.NoSuchSession("x")
 
-    async def break_down(self, _: peer.Peer, params: frames.Params) -> object:
+    async def _break(self, _: peer.Peer, params: frames.Params) -> object:
         raise ZeroDivisionError("a secret of the inside")
 
-    async def no_json(self, _: peer.Peer, params: frames.Params) -> object:
+    async def _no_json(self, _: peer.Peer, params: frames.Params) -> object:
         return object()
 
-    async def count(self, to: peer.Peer, params: frames.Params) -> object:
+    async def _count(self, to: peer.Peer, params: frames.Params) -> object:
         if not (isinstance(params, list) and params and isinstance(params[0], int) and params[0] < 200_000):
             raise errors.RpcRefused(frames.INVALID_PARAMS, "How far?")
         for number in range(params[0]):
@@ -113,16 +120,8 @@ class Other:
 
     @property
     def methods(self) -> dict[str, peer.Handler]:
-        return {
-            "echo": self.echo,
-            "give": self.give,
-            "wait": self.wait,
-            "refuse": self.refuse,
-            "miss": self.miss,
-            "break": self.break_down,
-            "no_json": self.no_json,
-            "count": self.count,
-        }
+        names = ("echo", "give", "wait", "refuse", "miss", "break", "no_json", "count")
+        return {name: getattr(self, f"_{name}") for name in names}
 
 
 def request(id: object, method: str, params: object = None) -> dict[str, object]:
@@ -134,36 +133,22 @@ def notification(method: str, params: object = None) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def opened(limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000) -> AsyncIterator[Other]:
-    other = Other(Memory(room))
-    other.peer = peer.Peer(other.channel, other.methods, limits)
-    other.running = asyncio.create_task(other.peer.run())
+async def open_peer(
+    limits: frames.FrameLimits = frames.DEFAULT_LIMITS, capacity: int = 10_000
+) -> AsyncIterator[FakeClient]:
+    """Run a peer and yield its client."""
+    client = FakeClient(MemoryChannel(capacity))
+    client.peer = peer.Peer(client.channel, client.methods, limits)
+    client.running = asyncio.create_task(client.peer.run())
     try:
-        yield other
+        yield client
     finally:
-        other.leave()
-        await gone(other)
-        assert not other.channel.overlapped
+        client.disconnect()
+        await client.wait_closed()
+        assert not client.channel.overlapped
 
 
-async def gone(other: Other) -> None:
-    while not other.channel.sent.empty():
-        other.channel.sent.get_nowait()
-    async with asyncio.timeout(PATIENCE):
-        await other.running
-
-
-async def settled(turns: int = 50) -> None:
-    """Everything has happened that can happen without anybody else."""
+async def settle(turns: int = 50) -> None:
+    """Let every task run until it waits for an event from outside."""
     for _ in range(turns):
         await asyncio.sleep(0)
-
-
-def run(
-    story: Callable[[Other], Awaitable[None]], limits: frames.FrameLimits = frames.DEFAULT_LIMITS, room: int = 10_000
-) -> None:
-    async def tell() -> None:
-        async with opened(limits, room) as other:
-            await story(other)
-
-    asyncio.run(tell())

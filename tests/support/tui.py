@@ -1,5 +1,4 @@
-"""A person before the full screen, in this process: keys and mouse by Textual's pilot, a model that says what it is
-told."""
+"""The full-screen app in this process: keys and mouse by Textual's pilot, and a dictated model."""
 
 from __future__ import annotations
 
@@ -9,93 +8,117 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals
-from holdfast.tui import app
+from holdfast.tui import app, conversation_list
 from tests.support import agents
 from tests.support import approvals as house
-from tests.support.chat import Dictated
+from tests.support.chat import DictatedModel
+
+Setup = Callable[[AsyncSessionDB], Awaitable[None]]
 
 
-class Seat:
-    """What tests do and see."""
+class TuiDriver:
+    """A running app on the conversation `talk`."""
 
-    def __init__(self, home: house.House, screen: app.FullScreen, pilot: Pilot[None], model: Dictated) -> None:
-        self.home, self.screen, self.pilot, self.model = home, screen, pilot, model
+    def __init__(self, home: house.House, app: app.FullScreen, pilot: Pilot[None], model: DictatedModel) -> None:
+        self.home, self.app, self.pilot, self.model = home, app, pilot, model
+        self.db, self.runtime, self.shell = home.db, home.door, home.shell
 
     async def type(self, words: str, *keys: str) -> None:
-        self.screen.prompt.put(words)
+        """Write words at the prompt and press keys, Enter without any."""
+        self.app.prompt.put(words)
         await self.pilot.press(*(keys or ("enter",)))
 
-    async def until(self, happened: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object]) -> None:
         async with asyncio.timeout(60):
-            while not happened():
+            while not condition():
                 await asyncio.sleep(0.002)
 
     async def ask(self, asked: events.ApprovalAsked) -> None:
-        """Let a tool ask."""
+        """Show an approval request."""
         pending = approvals.PendingApproval(asked, (), asyncio.get_running_loop().create_future())
-        self.home.door.approvals._pending["talk", asked.request_id] = pending
-        await self.screen.show_event(asked)
+        self.runtime.approvals._pending["talk", asked.request_id] = pending
+        await self.app.show_event(asked)
+
+    async def switch(self, conversation_id: str) -> None:
+        await self.type(f"/resume {conversation_id}")
+        session = self.app.session
+        await self.until(lambda: self.app.conversation_id == conversation_id and session.subscription is not None)
+
+    async def open_list(self) -> Input:
+        """Open the list of conversations and return its filter."""
+        await self.pilot.press("ctrl+o")
+        await self.until(lambda: isinstance(self.app.screen, conversation_list.ConversationScreen))
+        await self.until(lambda: self.app.screen.query("#lineage") and isinstance(self.app.focused, Input))
+        return self.app.screen.query_one(Input)
 
     @property
     def shown(self) -> str:
-        return "\n".join(self.screen.transcript.visible_rows)
+        return "\n".join(self.app.transcript.visible_rows)
 
-    def line(self, name: str) -> str:
-        return str(self.screen.screen_stack[0].query_one(f"#{name}", Static).content)
+    def text_of(self, name: str) -> str:
+        return str(self.app.screen_stack[0].query_one(f"#{name}", Static).content)
 
-    async def sees(self, *texts: str) -> str:
-        """The transcript, once all this is on the screen."""
+    async def wait_for(self, *texts: str) -> str:
+        """Return the visible transcript when it has all these texts."""
         try:
             await self.until(lambda: all(each in self.shown for each in texts))
         except TimeoutError:
             raise AssertionError(f"{texts} is not in:\n{self.shown}") from None
         return self.shown
 
-    async def idles(self) -> None:
-        await self.until(lambda: not self.home.door.running("talk") and self.screen._turn_seq is None)
+    async def wait_idle(self) -> None:
+        await self.until(lambda: not self.runtime.running("talk") and self.app._turn_seq is None)
 
 
 @asynccontextmanager
-async def seated(
-    db: AsyncSessionDB, size: tuple[int, int] = (80, 24), history: str = "/dev/null/none", **given: Any
-) -> AsyncIterator[Seat]:
-    home = house.House(db, [], **given)
-    home.model = model = Dictated()
-    async with home.door:
-        screen = app.FullScreen(home.door, app.ScreenOptions("talk", "a/b", history))
-        screen.approval.grace_seconds = 0.0
-        async with screen.run_test(size=size) as pilot:
-            yield Seat(home, screen, pilot, model)
-
-
-@asynccontextmanager
-async def sat(past: Callable[[AsyncSessionDB], Awaitable[None]] | None = None, **given: Any) -> AsyncIterator[Seat]:
-    """Open the full screen on a store of its own, after `past` has written to it."""
+async def open_tui(
+    setup: Setup | None = None, size: tuple[int, int] = (80, 24), history: str = "/dev/null/none", **given: Any
+) -> AsyncIterator[TuiDriver]:
+    """Open the app on a new store, after `setup` has written to it."""
     async with agents.store() as db:
-        if past is not None:
-            await past(db)
-        async with seated(db, **given) as seat:
-            yield seat
+        if setup is not None:
+            await setup(db)
+        home = house.House(db, [], **given)
+        home.model = model = DictatedModel()
+        async with home.door:
+            screen = app.FullScreen(home.door, app.ScreenOptions("talk", "a/b", history))
+            screen.approval.grace_seconds = 0.0
+            async with screen.run_test(size=size) as pilot:
+                yield TuiDriver(home, screen, pilot, model)
 
 
-def long(count: int, uneven: bool = False) -> Callable[[AsyncSessionDB], Awaitable[None]]:
-    """A conversation of so many messages, the older ones far taller than the last where it is `uneven`."""
+def numbered(count: int, uneven: bool = False) -> Setup:
+    """Return a setup that stores this many messages; if uneven, the older ones are far taller than the last."""
 
-    async def made(db: AsyncSessionDB) -> None:
-        await db.create_session("talk", source="test")
+    async def store(db: AsyncSessionDB) -> None:
         roles: tuple[types.Role, ...] = ("user", "assistant")
-        said = [
-            types.NewMessage(
-                role=roles[n % 2],
-                content=f"number {n + 1} of many" + "\n\nand more" * (n % 9 if uneven and n < count - 40 else 0),
-            )
+        texts = [
+            f"number {n + 1} of many" + "\n\nand more" * (n % 9 if uneven and n < count - 40 else 0)
             for n in range(count)
         ]
+        await db.create_session("talk", source="test")
         for start in range(0, count, 1000):
-            await db.append_messages("talk", said[start : start + 1000])
+            part = enumerate(texts[start : start + 1000])
+            await db.append_messages("talk", [types.NewMessage(role=roles[n % 2], content=text) for n, text in part])
 
-    return made
+    return store
+
+
+async def two_conversations(db: AsyncSessionDB) -> None:
+    """Store `talk` with four messages and `other` with thirty."""
+    await numbered(4)(db)
+    await db.create_session("other", source="test")
+    await db.append_messages("other", [types.NewMessage(role="user", content=f"other {n}") for n in range(30)])
+
+
+async def compacted(db: AsyncSessionDB) -> None:
+    """Store `talk` with sixty messages, compacted up to the 55th, and `other`."""
+    await numbered(60)(db)
+    lease = await db.acquire_lease("talk", "compact")
+    await db.commit_compaction(lease, summary="## Goal\n\nCount **on**.", cut_seq=55)
+    await db.create_session("other", source="test")
+    await db.append_messages("other", [types.NewMessage(role="user", content=f"other {n}") for n in range(60)])

@@ -6,27 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast import events, types
+from holdfast import events
 from holdfast.runtime import wording
-
-
-def result(**given: Any) -> events.TurnResult:
-    values: dict[str, Any] = {
-        "final_response": "Yes.",
-        "messages": (types.Message(1, "u", "s", "user", 0.0, ""),),
-        "api_calls": 1,
-        "completed": True,
-        "failed": False,
-        "partial": False,
-        "interrupted": False,
-        "error": None,
-        "exit_reason": "completed",
-        "usage": types.Usage(),
-        "session_id": "s",
-        "conversation_id": "s",
-    }
-    return events.TurnResult(**{**values, **given})
-
+from tests.support.agents import turn_result
 
 SENTENCES: list[tuple[events.AnyEvent, tuple[str, str] | None]] = [
     (events.TurnQueued("pid 7"), ("Waiting: a turn of this conversation is running elsewhere.", "warning")),
@@ -55,7 +37,7 @@ SENTENCES: list[tuple[events.AnyEvent, tuple[str, str] | None]] = [
     (events.Say("x"), None),
     (events.Moved("x"), None),
     (events.Quit(), None),
-    (events.TurnFinished(result()), None),
+    (events.TurnFinished(turn_result(final_response="Yes.")), None),
 ]
 
 
@@ -81,4 +63,4 @@ def test_every_kind_of_event_has_a_sentence_or_none() -> None:
     ],
 )
 def test_an_incomplete_turn_has_a_sentence(given: dict[str, Any], expected: tuple[str, str]) -> None:
-    assert wording.turn_finished(result(**given)) == expected
+    assert wording.turn_finished(turn_result(**{"final_response": "Yes.", **given})) == expected

@@ -1,0 +1,155 @@
+"""The picker of conversations: rows fit and are printable, keys move the selection, typing filters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prompt_toolkit.data_structures import Size
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from holdfast import safe_text, types
+from holdfast.chat import picker
+from holdfast.terminal import event_text
+
+UP, DOWN, PAGE_UP, PAGE_DOWN = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~"
+ENTER, ESCAPE, CTRL_C, CTRL_D, CTRL_U = "\r", "\x1b", "\x03", "\x04", "\x15"
+
+
+def head(name: str, title: str | None = None, messages: int = 2, folder: str | None = None) -> types.Session:
+    given: dict[str, Any] = dict.fromkeys(types.Session.__struct_fields__)
+    known = {"id": name, "conversation_id": name, "title": title, "last_seq": messages, "active_at": 1.8e9}
+    return types.Session(**{**given, **known, "folder": folder})
+
+
+HEADS = tuple(head(f"c{number:02}", f"Trip {number}") for number in range(40))
+
+
+def draw(state: picker.PickerState, columns: int = 79, rows: int = 24, begins: str = "") -> list[str]:
+    found = picker.draw_rows(state, columns, rows, lambda _: begins, event_text.Marks())
+    return ["".join(words for _, words in line) for line in found]
+
+
+def test_row_has_title_or_first_words_or_id_count_folder_and_time() -> None:
+    row, foot = draw(picker.PickerState((head("c1", "Porto", 1234),)), begins="We leave at nine.")
+    assert row.startswith("> Porto  We leave at nine.   ")
+    assert row.endswith(f"  1,234  {safe_text.date(1.8e9)}")
+    assert safe_text.cells(row) == 79
+    assert foot == f"1 of 1 · {picker.KEYS}"
+    assert draw(picker.PickerState((head("c1"),)), begins="We leave.")[0].startswith("> We leave.  ")
+    assert draw(picker.PickerState((head("c1"),)))[0].startswith("> c1  ")
+    in_folder = picker.PickerState((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
+    assert f"  …rojects/train-times  2  {safe_text.date(1.8e9)}" in draw(in_folder)[0]
+    assert "train-times" not in draw(in_folder, columns=70)[0]
+
+
+@pytest.mark.parametrize(("at", "first", "last"), [(0, 0, 14), (7, 0, 14), (20, 13, 27), (39, 25, 39)])
+def test_rows_around_the_selection_are_shown(at: int, first: int, last: int) -> None:
+    found = draw(picker.PickerState(HEADS, at))
+    assert len(found) == picker.MAX_ROWS + 1
+    assert f"Trip {first} " in found[0]
+    assert f"Trip {last} " in found[-2]
+    assert next(line for line in found if line.startswith(">")).startswith(f"> Trip {at} ")
+
+
+def test_low_terminal_shows_fewer_rows() -> None:
+    assert len(draw(picker.PickerState(HEADS, 3), rows=8)) == 8 - picker.OTHER_ROWS + 1
+    assert len(draw(picker.PickerState(HEADS, 3), rows=1)) == 2
+    assert draw(picker.PickerState(())) == [picker.NO_MATCH]
+
+
+@given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
+def test_any_row_fits_and_is_printable(title: str, begins: str, folder: str, columns: int, messages: int) -> None:
+    for line in draw(picker.PickerState((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
+        assert safe_text.cells(line) <= columns
+        assert line.replace("\u200c", "").replace("\u200d", "").isprintable()
+
+
+def test_selection_stays_within_the_list_and_is_kept_when_it_grows() -> None:
+    state = picker.PickerState(HEADS)
+    assert [state.move(-1).index, state.move(5).move(-2).index, state.move(1000).index] == [0, 3, 39]
+    assert picker.PickerState(()).move(1).selected is None
+    grown = picker.PickerState(HEADS[:3], 2).extend([HEADS[1], HEADS[7]])
+    assert [each.conversation_id for each in grown.heads] == ["c00", "c01", "c02", "c07"]
+    assert grown.selected == HEADS[2]
+
+
+class Source:
+    """Conversations by title, and `messages` by the words they contain; searches wait for `proceed`."""
+
+    def __init__(self, **messages: types.Session) -> None:
+        self.messages, self.searches, self.proceed = messages, list[str](), threading.Event()
+        self.proceed.set()
+
+    def find_by_name(self, words: str) -> Sequence[types.Session]:
+        return [each for each in HEADS if words in (each.title or "")]
+
+    def find_by_message(self, words: str) -> Sequence[types.Session]:
+        self.searches.append(words)
+        assert self.proceed.wait(60)
+        return [self.messages[words]] if words in self.messages else []
+
+    def first_message(self, head: types.Session) -> str:
+        return f"about {head.title}"
+
+
+class Screen(DummyOutput):
+    def get_size(self) -> Size:
+        return Size(rows=12, columns=40)
+
+
+def pick(*keys: str, source: Source | None = None, then: Callable[[picker.Picker], str] | None = None) -> str | None:
+    """Return the conversation that these keys pick; `then` gives further keys after each frame."""
+    with create_pipe_input() as keyboard:
+        made = picker.Picker(source or Source(), event_text.Marks(), colour=False, keyboard=keyboard, screen=Screen())
+        for each in keys:
+            keyboard.send_text(each)
+        if then is not None:
+            made._app.after_render += lambda _: keyboard.send_text(then(made))
+        found = made.run()
+    return found.conversation_id if found else None
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        ([ENTER], "c00"),
+        ([DOWN, DOWN, UP, ENTER], "c01"),
+        ([PAGE_DOWN, PAGE_DOWN, PAGE_UP, ENTER], "c09"),
+        (["Trip 3", DOWN, ENTER], "c30"),
+        (["Trip 3", "\x7f", "7", ENTER], "c07"),
+        ([DOWN, "Trip 5", ENTER], "c05"),
+        (["nobody", ENTER, CTRL_C], None),
+        ([ESCAPE], None),
+        ([CTRL_C], None),
+        ([CTRL_D], None),
+        (["Trip", ESCAPE], None),
+    ],
+)
+def test_keys_move_filter_pick_and_leave(keys: list[str], found: str | None) -> None:
+    assert pick(*keys) == found
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_search_in_messages_runs_one_at_a_time_and_finds_the_last_words(slow: bool) -> None:
+    source = Source(harbour=HEADS[17], quay=HEADS[21])
+    typed = list[str]()
+    if slow:
+        source.proceed.clear()
+
+    def press(made: picker.Picker) -> str:
+        if not typed and (source.searches if slow else made._state.heads and made._filter.text == "harbour"):
+            typed.append("quay")
+            return f"{CTRL_U}quay"
+        if made._filter.text == "quay":
+            source.proceed.set()
+        return ENTER if made._state.heads and made._filter.text == "quay" else ""
+
+    assert pick("harbour", source=source, then=press) == "c21"
+    assert source.searches[0] == "harbour"
+    assert source.searches[-1] == "quay"

@@ -1,0 +1,117 @@
+"""The prompt at the end of the screen: drawn in one write below the output, and found again after a resize."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prompt_toolkit import application
+from prompt_toolkit.data_structures import Point
+from prompt_toolkit.layout.screen import Char
+from prompt_toolkit.layout.screen import Screen as DrawnScreen
+
+from holdfast.chat import input_line, renderer
+from tests.support.chat import ChatDriver, open_chat
+from tests.support.slash_commands import exchanges
+
+PARAGRAPH = "one two three four five six seven eight nine ten " * 4
+
+
+async def test_stream_of_small_pieces_is_drawn_in_few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A frame that never ends: pieces are drawn with the next key only.
+    monkeypatch.setattr(input_line, "FRAME_SECONDS", 1000.0)
+    async with open_chat() as chat:
+        chat.enter("go")
+        await chat.until(lambda: chat.model.requests)
+        await asyncio.sleep(0)
+        app = chat.prompt._session.app
+        drawn = app.render_counter
+        chat.model.say(*(f"w{number} \n" for number in range(500)), None)
+        await chat.until(lambda: not chat.runtime.running("talk"))
+        await chat.session.show_changes()
+        assert app.render_counter - drawn <= 2
+        chat.type("x")
+        await chat.wait_for("w499", "> x")
+        assert app.render_counter - drawn <= 5
+
+
+@pytest.mark.parametrize("columns", [30, 47, 100])
+@pytest.mark.parametrize("is_notified", [True, False])
+async def test_open_text_is_shown_once_after_a_resize(chat: ChatDriver, columns: int, is_notified: bool) -> None:
+    chat.enter("go")
+    chat.model.say(f"Before.\n\n{PARAGRAPH}")
+    await chat.wait_for("ten\n\n> ")
+    chat.screen.resize(columns, 20)
+    if is_notified:
+        chat.prompt._session.app._on_resize()
+    chat.model.say("finis.", None)
+    await chat.wait_for("finis.")
+    shown = "".join((await chat.wait_idle()).split())
+    assert shown.count("onetwothree") == 4
+    assert [shown.count(text) for text in ("Before.", ">go", "Anewconversation")] == [1, 1, 1]
+
+
+async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_it() -> None:
+    async with open_chat(rows=12) as chat:
+        chat.enter("go")
+        chat.model.say("| n |\n|---|\n" + "".join(f"| r{number}r |\n" for number in range(50)))
+        shown = await chat.wait_for("r49r")
+        assert "r10r" not in shown
+        assert chat.line.startswith("> ")
+        chat.model.say(None)
+        await chat.wait_idle()
+        assert [chat.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
+
+
+async def test_rows_of_completions_are_removed(chat: ChatDriver) -> None:
+    await chat.wait_for("scripted/model")
+    chat.type("/st")
+    await chat.wait_for("/stop")
+    chat.type("\x03")
+    await chat.until(lambda: "/stop" not in chat.shown)
+    assert chat.line.split("\n")[1].startswith("scripted/model")
+
+
+def test_rows_above_count_wrapped_rows_of_a_narrower_terminal() -> None:
+    drawn = DrawnScreen()
+    for column in range(25):
+        drawn.data_buffer[0][column] = Char("x")
+    assert [renderer.rows_above(drawn, Point(x, y), 10) for x, y in ((3, 1), (23, 1), (9, 0))] == [3, 5, 0]
+
+
+async def test_one_empty_row_precedes_the_prompt_and_long_lines_wrap_between_words() -> None:
+    async with open_chat(columns=28) as chat:
+        await chat.wait_for("first\nmessage.\n\n> ")
+        await exchanges(chat.db, 1, "other")
+        chat.enter("/resume other")
+        assert "\n\n\n" not in await chat.wait_for("a1\n\n> ")
+        chat.model.say("Yes.", None)
+        chat.enter("word " * 9)
+        await chat.wait_for("> word word word word word\n  word word word word\nYes.")
+
+
+async def test_ctrl_z_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
+    suspended: list[object] = []
+    monkeypatch.setattr(application.Application, "suspend_to_background", lambda app, *_: suspended.append(app))
+    async with open_chat() as chat:
+        chat.type("\x1a")
+        await chat.until(lambda: suspended)
+
+
+PIECES = ["word ", "\n", "\n\n", "```\n", "- ", "| a |\n", "|---|\n", "漢字 ", "\U0001f389 ", "x" * 30]
+
+
+@settings(max_examples=10)
+@given(st.lists(st.sampled_from(PIECES), max_size=30), st.integers(12, 60), st.integers(5, 20))
+def test_any_reply_is_drawn_once_above_the_prompt(pieces: list[str], columns: int, rows: int) -> None:
+    async def check() -> None:
+        async with open_chat(columns, rows) as chat:
+            chat.enter("go")
+            chat.model.say(*pieces, "\n\nwxend", None)
+            await chat.wait_for("wxend")
+            shown = "".join((await chat.wait_idle()).split())
+            assert [shown.count(text) for text in ("wxend", ">go", "Anewconversation")] == [1, 1, 1]
+
+    asyncio.run(check())

@@ -1,0 +1,28 @@
+"""Random frames and connections: each gets a typed error or no response; `make chaos` tries many more."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast.rpc import websocket_transport
+from tests.support import rpc_fuzzing
+
+SEED, COUNT = 7, 1_000
+
+
+async def test_peer_survives_any_frame_and_a_running_request_is_not_affected() -> None:
+    # Most frames are wrong enough to get an error.
+    assert await rpc_fuzzing.send_to_peer(random.Random(SEED), COUNT) > COUNT // 2
+
+
+async def test_line_transport_survives_any_bytes() -> None:
+    # The function asserts that a request after each batch is answered.
+    await rpc_fuzzing.send_lines(random.Random(SEED), COUNT)
+
+
+@pytest.mark.parametrize("valid_head", [True, False])
+async def test_websocket_server_survives_any_connection(valid_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_transport, "CLOSE_SECONDS", 0.05)
+    assert await rpc_fuzzing.open_connections(random.Random(SEED), COUNT // 25, valid_head) >= valid_head

@@ -1,0 +1,143 @@
+"""Compactions that a client requests: their results, what stops them, and requests that run meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast.compaction import compress
+from tests.support import rpc_client
+from tests.support.compaction import FakeSummarizer, blocked_summary, fill
+
+OVER_SOFT = 50
+"""Exchanges beyond the soft threshold."""
+STOPPED = "The compaction was stopped."
+METHODS: dict[str, dict[str, Any]] = {
+    "session.compress": {"session_id": "talk"},
+    "command.exec": {"session_id": "talk", "line": "/compact"},
+}
+
+
+async def test_compaction_reports_its_outcome_and_every_client_is_informed() -> None:
+    async with rpc_client.connect(summarizer=FakeSummarizer()) as (server, client):
+        other = await server.connect()
+        await fill(server.db, OVER_SOFT)
+        for each in (client, other):
+            await each.call("session.resume", session_id="talk")
+        made = await client.call("session.compress", session_id="talk", focus="pier 3", keep_exchanges=3)
+        assert (made["outcome"], made["cut_seq"], made["after"] < made["before"]) == ("compacted", 94, True)
+        for each in (client, other):
+            assert (await each.wait_for("status", kind="compacted"))["session_id"] == made["session_id"]
+        assert (await client.call("session.info", session_id="talk"))["compacted_to"] == 94
+        again = await client.call("session.compress", session_id="talk", keep_exchanges=3)
+        assert (again["outcome"], again["session_id"]) == ("nothing_to_do", made["session_id"])
+
+
+@pytest.mark.parametrize("stop", ["session.interrupt", "/stop", "$/cancelRequest"])
+@pytest.mark.parametrize("method", METHODS)
+async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
+    summary, started, _ = blocked_summary()
+    async with rpc_client.connect(["ok"], summarizer=FakeSummarizer(summary), background=False) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        await client.call("session.resume", session_id="talk")
+        made = client.request(method, **METHODS[method])
+        await started.wait()
+        if stop == "session.interrupt":
+            assert (await client.call("session.interrupt", session_id="talk"))["interrupted"]
+        elif stop == "/stop":
+            assert (await client.call("command.exec", session_id="talk", line="/stop"))["ok"]
+        else:
+            client.cancel(made)
+        response = await made
+        if stop == "$/cancelRequest":
+            assert response["error"]["code"] == -32800
+        elif method == "session.compress":
+            assert (response["result"]["outcome"], response["result"]["reason"]) == ("failed", STOPPED)
+        else:
+            assert response["result"]["output"][-1] == {"level": "warning", "text": STOPPED}
+        assert not (await client.call("session.interrupt", session_id="talk"))["interrupted"]
+        assert await server.db.get_compression_lock_holder("talk") is None
+        assert len(await server.db.sessions("talk")) == 1
+        assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
+
+
+@pytest.mark.parametrize("background", [False, True])
+async def test_close_stops_a_compaction(background: bool) -> None:
+    summary, started, _ = blocked_summary()
+    given = {"summarizer": FakeSummarizer(summary), "background": background}
+    async with rpc_client.connect(["ok"], **given) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        await client.call("session.resume", session_id="talk")
+        if background:
+            await client.prompt("talk", "Hello")
+        else:
+            made = client.request("session.compress", session_id="talk")
+        await started.wait()
+        agent = server.runtime.agents.peek("talk")
+        assert agent is not None
+        assert await client.call("session.close", session_id="talk") == {"session_id": "talk", "ended": True}
+        assert not agent.context_window.is_compacting
+        assert await server.end_reasons("talk") == ["tui_close"]
+        assert await server.db.get_compression_lock_holder("talk") is None
+        if not background:
+            assert (await made)["result"]["reason"] == STOPPED
+
+
+async def test_ended_conversation_is_not_summarized() -> None:
+    writer = FakeSummarizer()
+    async with rpc_client.connect(["ok"], summarizer=writer, background=False) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        for method in ("session.resume", "session.close", "session.resume"):
+            await client.call(method, session_id="talk")
+        refused = await client.call("session.compress", session_id="talk")
+        assert (refused["outcome"], refused["reason"]) == ("nothing_to_do", compress.ENDED)
+        by_command = await client.call("command.exec", session_id="talk", line="/compact")
+        assert by_command["output"][-1]["text"] == compress.ENDED
+        assert writer.requests == []
+        await client.prompt("talk", "Hello")
+        assert (await client.call("session.compress", session_id="talk"))["outcome"] == "compacted"
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_other_requests_do_not_wait_for_a_compaction(method: str) -> None:
+    summary, started, proceed = blocked_summary()
+    given = {"summarizer": FakeSummarizer(summary), "background": False}
+    async with rpc_client.connect(["ok"] * 40, **given) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        await client.call("session.resume", session_id="talk")
+        made = client.request(method, **METHODS[method])
+        await started.wait()
+        # More than are run at once: if they waited, no other request would be answered.
+        sent = [client.request("prompt.submit", session_id="talk", text=f"{n}", uid=f"{n}") for n in range(40)]
+        await client.call("session.options", session_id="talk", options={"columns": 50})
+        await client.call("session.title", session_id="talk", title="Named")
+        await client.call("command.exec", session_id="talk", line="/queue")
+        assert all("result" in response for response in await asyncio.gather(*sent))
+        await client.wait_for("message.complete", uid="39")
+        assert not made.done()
+        proceed.set()
+        result = rpc_client.result(await made)
+        if method == "session.compress":
+            assert result["outcome"] == "compacted"
+        else:
+            assert [line["level"] for line in result["output"]] == ["info", "info"]
+            assert "Compacted up to" in result["output"][-1]["text"]
+
+
+async def test_branch_reports_the_messages_its_summary_replaces(store: str) -> None:
+    async with rpc_client.connect(target=store, summarizer=FakeSummarizer()) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        await client.call("session.resume", session_id="talk")
+        cut = (await client.call("session.compress", session_id="talk"))["cut_seq"]
+        here = await client.call("session.info", session_id="talk")
+        branch = await client.call("session.branch", session_id="talk")
+        again = await client.call("session.branch", session_id=branch["session_id"])
+        assert [each["compacted_to"] for each in (here, branch, again)] == [cut] * 3
+        early = await server.db.branch("talk", 2)
+        assert (await client.call("session.resume", session_id=early.id))["compacted_to"] == 0
+        # Undoing the compaction of the origin does not affect a branch.
+        await server.db.undo_compaction("talk")
+        for key, to in (("talk", 0), (branch["session_id"], cut)):
+            assert (await client.call("session.info", session_id=key))["compacted_to"] == to

@@ -1,0 +1,39 @@
+"""The input history: kept in a file that only its owner can read, or in memory without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.terminal import input_history
+
+
+async def test_lines_of_an_earlier_chat_are_loaded_newest_first(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "history"
+    for line in ("one", "two\nlines", "a\udcffb"):
+        input_history.open_history(str(path)).append_string(line)
+    assert [line async for line in input_history.open_history(str(path)).load()] == ["a?b", "two\nlines", "one"]
+
+
+def test_history_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "history"
+    input_history.open_history(str(path)).append_string("one")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    path.chmod(0o644)
+    input_history.open_history(str(path))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["cannot be created", "removed later"])
+def test_history_without_a_file_is_kept_in_memory(tmp_path: Path, removed: bool) -> None:
+    folder = tmp_path / "folder"
+    if not removed:
+        folder.touch()
+    found = input_history.open_history(str(folder / "history"))
+    if removed:
+        (folder / "history").unlink()
+        folder.rmdir()
+    found.append_string("one")
+    assert found.get_strings() == ["one"]

@@ -1,0 +1,409 @@
+"""The full-screen app: replies, keys, commands, the prompt, and messages that could not be stored."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+from textual.events import Paste
+from textual.widgets import Input, OptionList
+
+from holdfast import AsyncSessionDB, config, errors, events
+from holdfast.agent import commands
+from holdfast.cli import console
+from holdfast.cli import tui as tui_command
+from holdfast.runtime import subscriptions
+from holdfast.tui import app, suspend, theme
+from tests.faults import compacting
+from tests.support.agents import turn_result
+from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
+
+
+async def start_reply(tui: TuiDriver, words: str = "Once upon") -> None:
+    await tui.type("tell me")
+    tui.model.say(words)
+    await tui.wait_for(words.strip())
+
+
+# --- replies -------------------------------------------------------------------------------------------
+
+
+async def test_reply_streams_as_markdown_and_a_queued_message_is_answered_next(tui: TuiDriver) -> None:
+    await tui.wait_for("A new conversation")
+    await start_reply(tui, "Once **upon")
+    await tui.wait_for(" ▌ tell me", "Once **upon")
+    tui.model.say("** a time.\n\n- one\n")
+    await tui.wait_for("Once upon a time.", "- one")
+    await tui.type("two")
+    await tui.wait_for("queued\n ▌ two")
+    await tui.until(lambda: "1 queued" in tui.text_of("status"))
+    tui.model.say(None, "Second.", None)
+    await tui.wait_idle()
+    shown = await tui.wait_for("Title: tell me", "Second.")
+    assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
+    assert tui.text_of("heading") == "tell me · 4 messages"
+    assert [each.role for each in await tui.db.transcript("talk")] == ["user", "assistant"] * 2
+
+
+async def test_messages_of_other_processes_are_shown_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+    async with open_tui(numbered(5)) as tui:
+        await tui.wait_for("number 5 of many", "Unfinished: no reply to this is stored. Use /retry to ask again.")
+        await tui.db.append_message("talk", role="assistant", content="from elsewhere")
+        await tui.wait_for("from elsewhere")
+        await tui.type("and here")
+        tui.model.say("So it is.", None)
+        await tui.wait_idle()
+        shown = await tui.wait_for("from elsewhere", "So it is.")
+        assert shown.index("from elsewhere") < shown.index("and here") < shown.index("So it is.")
+        assert shown.count("and here") == 1
+
+
+async def test_every_kind_of_event_is_shown() -> None:
+    async with open_tui(size=(90, 30)) as tui:
+        for event in (
+            events.TurnQueued("other"),
+            events.TurnStarted("talk", "talk", "hello", 1),
+            events.ReasoningDelta("Let me"),
+            events.ReasoningDelta(" think."),
+            events.ToolStarted("c", "look", "{}"),
+            events.ToolProgress("c", "half"),
+            events.Notice("Careful.", "warning"),
+            events.TextDelta("So"),
+        ):
+            await tui.app.show_event(event)
+        await tui.wait_for("running elsewhere", "reasoning: Let me think.", "look   half", "Careful.", "So")
+        failed = turn_result(completed=False, failed=True, error="It broke.", session_id="talk")
+        await tui.app.show_event(events.TurnFinished(failed))
+        await tui.wait_for("Careful.", "It broke.")
+
+
+# --- keys ----------------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriver) -> None:
+    await start_reply(tui)
+    tui.app.prompt.put("not to be sent")
+    await tui.pilot.press("ctrl+c")
+    assert tui.app.prompt.text == ""
+    await tui.pilot.press("ctrl+c")
+    await tui.wait_for("Interrupted. The conversation up to here is saved.", "Once upon")
+    await tui.wait_idle()
+    await tui.pilot.press("ctrl+c")
+    assert tui.app.is_running
+    await tui.pilot.press("ctrl+c")
+    await tui.until(lambda: tui.app._exit)
+
+
+async def test_leave_warning_ends_with_a_key_or_its_timeout(tui: TuiDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    await tui.pilot.press("ctrl+c")
+    first = tui.app._warning_timer
+    await tui.pilot.press("x", "ctrl+c", "ctrl+c")
+    assert not tui.app._exit
+    # The timer of the first warning must not end the second one.
+    assert (first._task, tui.app.session._warned) == (None, True)
+    monkeypatch.setattr(app, "WARNING_SECONDS", 0.01)
+    tui.app.session.cancel_warning()
+    await tui.pilot.press("ctrl+c")
+    await tui.until(lambda: not tui.app.session._warned)
+    await tui.pilot.press("ctrl+c")
+    assert not tui.app._exit
+
+
+@pytest.mark.parametrize("where", ["transcript", "prompt"])
+async def test_ctrl_c_copies_a_selection_first(tui: TuiDriver, where: str) -> None:
+    await start_reply(tui, "Words to copy\n\n")
+    if where == "transcript":
+        tui.app.screen.text_select_all()
+    else:
+        tui.app.prompt.put("draft")
+        tui.app.prompt.select_all()
+    await tui.pilot.press("ctrl+c")
+    assert ("Words to copy" if where == "transcript" else "draft") in tui.app.clipboard
+    await tui.pilot.press(*["ctrl+c"] * (1 if where == "transcript" else 2))
+    await tui.until(lambda: not tui.runtime.running("talk"))
+
+
+async def test_sigint_ends_the_app_with_the_code_of_an_interrupt() -> None:
+    async with open_tui() as tui:
+        os.kill(os.getpid(), signal.SIGINT)
+        await tui.until(lambda: tui.app._exit)
+    assert tui.app.return_code == 130
+
+
+async def test_keys_of_the_app_do_nothing_under_the_list_of_conversations() -> None:
+    async with open_tui(numbered(4)) as tui:
+        await tui.type("run it")
+        await tui.until(lambda: tui.model.requests)
+        tui.app.prompt.put("a draft")
+        tui.app.prompt.select_all()
+        words = await tui.open_list()
+        tui.model.run("make it")
+        await tui.until(lambda: tui.app.approval.requests)
+        await tui.pilot.press("f6", "a", "y", "ctrl+p", "ctrl+o", "left", "ctrl+d")
+        assert words.value == "a"
+        assert (len(tui.app.screen_stack), tui.app._exit) == (2, False)
+        assert tui.app.approval.requests
+        await tui.pilot.press("ctrl+c", "ctrl+c")
+        await tui.until(lambda: not tui.app.has_modal)
+        assert tui.app.prompt.text == "a draft"
+        await tui.pilot.press("f6", "n")
+        tui.model.say("So be it.", None)
+        await tui.wait_idle()
+        assert tui.shell.ran == []
+
+
+async def test_keys_and_pastes_in_the_transcript_go_to_the_prompt() -> None:
+    async with open_tui(numbered(4)) as tui:
+        await tui.wait_for("number 4 of many")
+        await tui.pilot.click("#transcript", offset=(10, 2))
+        await tui.pilot.press("p", "a", "n")
+        tui.app.transcript.focus()
+        await tui.pilot.press("n", "h", "e", "n")
+        assert tui.app.prompt.text == "panhen"
+        tui.app.transcript.focus()
+        await tui.pilot.pause()
+        tui.app.post_message(Paste(" and\nmore"))
+        await tui.until(lambda: tui.app.prompt.text == "panhen and\nmore")
+
+
+async def test_ctrl_z_without_a_shell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspend.os, "getsid", lambda _: suspend.os.getpgrp())
+    async with open_tui() as tui:
+        await tui.pilot.press("ctrl+z")
+        await tui.until(lambda: [each.message for each in tui.app._notifications] == [suspend.NO_SHELL])
+
+
+async def test_ctrl_t_changes_the_theme_and_the_meter_has_both_thresholds() -> None:
+    async with open_tui(numbered(4)) as tui:
+        await tui.wait_for("number 4 of many")
+        before = tui.app.transcript.theme_styles
+        await tui.pilot.press("ctrl+t")
+        assert tui.app.theme == theme.LIGHT
+        await tui.until(lambda: tui.app.transcript.theme_styles != before)
+        await tui.until(lambda: tui.text_of("status").count("┃") == 2)
+        here = tui.app.status.status
+        assert 0 < (here.used or 0) < here.soft < here.hard < here.window
+        assert asyncio.get_running_loop().get_task_factory() is None  # Textual's would change the order of tasks.
+
+
+def test_missing_extra_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tui_command.util, "find_spec", lambda _: None)
+    with pytest.raises(errors.HoldfastError, match=r"pip install 'holdfast\[tui\]'"):
+        tui_command.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
+
+
+# --- commands ------------------------------------------------------------------------------------------
+
+
+async def test_commands_title_start_and_resume_conversations() -> None:
+    async with open_tui(size=(120, 60)) as tui:
+        await tui.type("/help")
+        await tui.wait_for("Ctrl-J starts a new line", "F6")
+        await tui.type("hello")
+        tui.model.say("Hi.", None)
+        await tui.wait_idle()
+        await tui.type("/title Greetings")
+        await tui.until(lambda: tui.text_of("heading") == "Greetings · 2 messages")
+        await tui.type("/new")
+        await tui.wait_for("A new conversation")
+        assert "Hi." not in tui.shown
+        await tui.type("/resume Greetings")
+        await tui.wait_for("Hi.")
+        assert tui.app.conversation_id == "talk"
+
+
+async def test_palette_lists_and_runs_commands_and_keeps_the_draft(tui: TuiDriver) -> None:
+    every = {each.name: each for each in commands.list_commands(tui.runtime)}
+    await tui.pilot.press("ctrl+p")
+    await tui.until(lambda: CommandPalette.is_open(tui.app))
+    found, words = tui.app.screen.query_one(OptionList), tui.app.screen.query_one(Input)
+    named = {f"/{each.name} {each.argument}".rstrip() for each in every.values()}
+    await tui.until(lambda: found.option_count >= len(named))
+    assert named <= {str(each.prompt).partition("\n")[0] for each in found.options}
+    for value, first in (("ask the same again", "/retry"), ("/title", "/title [TEXT]")):
+        words.value = value
+        await tui.until(lambda first=first: found.option_count and first in str(found.options[0].prompt))
+    await tui.pilot.press("enter")
+    await tui.wait_for("→ /title", "has no title")
+    tui.app.prompt.put("my long draft")
+    tui.app.run_command(every["steer"])
+    assert tui.app.prompt.text == "/steer "
+    for key, text in (("up", "my long draft"), ("down", "/steer ")):
+        await tui.pilot.press(key)
+        assert tui.app.prompt.text == text
+
+
+async def store_long_conversation(db: AsyncSessionDB) -> None:
+    await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+
+
+async def test_compaction_shows_its_progress_and_then_its_mark() -> None:
+    async with open_tui(store_long_conversation, size=(90, 60)) as tui:
+        await tui.type("/compact here 1")
+        await tui.until(lambda: "Compacting: summarizing 36 messages, about " in tui.text_of("progress"))
+        assert tui.app._progress.has_class("shown")
+        tui.model.say("short", None, "short", None)  # It is refused, and an extract made instead.
+        await tui.wait_for("Compacted up to message 38", "compacted: a summary replaces messages 1 to 38")
+        await tui.until(lambda: not tui.app._progress.has_class("shown"))
+        assert "1 compaction" in tui.text_of("heading")
+
+
+async def test_stop_from_the_palette_stops_a_running_command() -> None:
+    async with open_tui(store_long_conversation, size=(80, 60)) as tui:
+        (stop,) = (each for each in commands.list_commands(tui.runtime) if each.name == "stop")
+        tui.app.run_command(stop)
+        await tui.wait_for("Nothing is running.")
+        await tui.type("/compact here 1")
+        await tui.until(lambda: tui.model.requests)
+        tui.app.run_command(stop)
+        await tui.wait_for("stopped.")
+        assert tui.runtime.busy() == []
+
+
+# --- the prompt ----------------------------------------------------------------------------------------
+
+
+async def test_tab_completes_commands_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plans").mkdir()
+    Path("plans", "[a] b.txt").touch()
+    for name in ("report-may.md", "report-june.md", *(f"file{n:02}" for n in range(20))):
+        Path(name).touch()
+    async with open_tui() as tui:
+        prompt = tui.app.prompt
+        for typed, completed in (
+            ("/titl", "/title "),
+            ("read pl", "read plans/"),
+            ("read plans/", "read plans/[a] b.txt"),
+            ("two\nlines report-m", "two\nlines report-may.md"),
+        ):
+            await tui.type(typed, "tab")
+            await tui.until(lambda completed=completed: prompt.text == completed)
+        await tui.type("read re and tell me", *["left"] * 12, "tab")
+        await tui.until(lambda: prompt.text == "read report- and tell me")
+        await tui.until(lambda: tui.text_of("candidates") == "report-june.md\nreport-may.md")
+        await tui.type("see f", "tab")
+        await tui.until(lambda: "file00" in tui.text_of("candidates"))
+        assert tui.text_of("candidates").splitlines() == [*(f"file{n:02}" for n in range(7)), "and 13 more"]
+        await tui.until(lambda: tui.app._candidates.size.height == 8)
+        assert prompt.has_focus
+
+
+async def test_arrows_walk_the_rows_of_the_prompt_and_then_the_history(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text("\n# before\n+earlier\n")
+    async with open_tui(history=str(path)) as tui:
+        prompt, seen = tui.app.prompt, list[str]()
+        await tui.type("/status")
+        await tui.type("/usage")
+        for _ in range(4):
+            await tui.pilot.press("up")
+            seen.append(prompt.text)
+        assert seen == ["/usage", "/status", "earlier", "earlier"]
+        await tui.pilot.press(*["down"] * 3)
+        prompt.put("word " * 40)
+        await tui.pilot.pause()
+        rows = prompt.wrapped_document.height
+        assert rows > 2
+        await tui.pilot.press(*["up"] * (rows - 1))
+        assert prompt.text == "word " * 40
+        await tui.pilot.press("up")
+        assert prompt.text == "/usage"
+        await tui.pilot.press("x", "down")
+        assert prompt.text == "word " * 40
+        await tui.pilot.press(*["up"] * rows)
+        assert prompt.text == "/usagex"
+        await tui.type("two", "ctrl+j", "l", "enter")
+        await tui.wait_for(" ▌ two\n ▌ l")
+
+
+# --- messages that could not be stored -----------------------------------------------------------------
+
+
+class LockedStore:
+    """A lease that cannot be acquired, which shows after `proceed` is set."""
+
+    def __init__(self, tui: TuiDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.proceed = asyncio.Event()
+        monkeypatch.setattr(tui.db, "acquire_lease", self._fail)
+
+    async def _fail(self, *_: object, **__: object) -> None:
+        await self.proceed.wait()
+        raise errors.StoreBusy("It stayed locked.")
+
+
+async def test_unstored_message_returns_to_an_empty_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_tui(numbered(4)) as tui:
+        await tui.wait_for("number 4 of many")
+        store = LockedStore(tui, monkeypatch)
+        await tui.type("precious words")
+        assert tui.app.prompt.text == ""
+        store.proceed.set()
+        await tui.wait_for("It stayed locked.")
+        await tui.until(lambda: tui.app.prompt.text == "precious words")
+        store.proceed.clear()
+        await tui.pilot.press("enter")
+        tui.app.prompt.put("other words")
+        store.proceed.set()
+        await tui.until(lambda: tui.shown.count("It stayed locked.") == 2)
+        await tui.wait_for("Not sent: precious words")
+        assert tui.app.prompt.text == "other words"
+
+
+@pytest.mark.parametrize(("line", "returns"), [("//help me", True), ("/a/path.txt", True), ("words", False)])
+async def test_unstored_messages_are_never_lost(line: str, returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_tui(numbered(4), size=(80, 40)) as tui:
+        await tui.wait_for("number 4 of many")
+        store = LockedStore(tui, monkeypatch)
+        for each in (line, "second words", "third words"):
+            await tui.type(each)
+        await tui.until(lambda: len(tui.runtime.waiting("talk")) == 2)
+        await tui.app.session.switch("other")
+        if returns:
+            await tui.app.session.switch("talk")
+        store.proceed.set()
+        await tui.wait_for(*([] if returns else [f"Not sent: {line}"]), "Not sent: second words", "third words")
+        assert tui.app.prompt.text == (line if returns else "")
+
+
+# --- several conversations -----------------------------------------------------------------------------
+
+
+async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "POLL_SECONDS", 0.01)
+    async with open_tui(two_conversations, size=(80, 60)) as tui:
+        await start_reply(tui, "alpha\n\n")
+        await tui.type("and another")
+        await tui.switch("other")
+        await tui.switch("talk")
+        await tui.wait_for("and another")
+        tui.model.say("gamma\n\n")
+        await tui.wait_for("gamma")
+        polled, poll = list[str](), tui.app.status.poll
+
+        async def record(conversation_id: str) -> None:
+            polled.append(conversation_id)
+            await poll(conversation_id)
+
+        monkeypatch.setattr(tui.app.status, "poll", record)
+        await tui.until(lambda: len(polled) > 3)
+        assert "gamma" in tui.shown
+        tui.model.say("delta", None, "It is the last.", None)
+        await tui.wait_for("It is the last.")
+        await tui.wait_idle()
+        assert tui.shown.count("gamma") == tui.shown.count("alpha") == 1
+
+
+async def test_unreported_end_of_a_turn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+    async with open_tui(numbered(4)) as tui:
+        await tui.wait_for("number 4 of many")
+        await tui.app.show_event(events.TurnStarted("talk", "talk", "hello", 5))
+        tui.app._add_notice("notice", "Careful.")
+        await tui.until(lambda: tui.app._turn_seq is None and tui.app._live.is_empty)
+        await tui.wait_for("Careful.")

@@ -1,0 +1,99 @@
+"""The list of conversations: it finds them by title or message, shows their lineage, and reports errors."""
+
+from __future__ import annotations
+
+import pytest
+from textual.widgets import OptionList, Static
+
+from holdfast import AsyncSessionDB, errors, safe_text, types
+from holdfast.terminal import event_text
+from holdfast.tui import conversation_list, entry_rows
+from tests.support.tui import TuiDriver, numbered, open_tui
+
+
+async def store_conversations(db: AsyncSessionDB) -> None:
+    """Store four conversations, of which `loud` has most of the matches for zebra, and a compacted `talk`."""
+    for name, said in (("old", ["a zebra"]), ("loud", [f"zebra {n}" for n in range(12)]), ("mute", ["nothing"])):
+        await db.create_session(name, source="test", title=f"The {name} one")
+        await db.append_messages(name, [types.NewMessage(role="user", content=each) for each in said])
+    await numbered(30)(db)
+    await db.commit_compaction(await db.acquire_lease("talk", "compact"), summary="s", cut_seq=20)
+    await db.append_message("talk", role="user", content="on")
+    await db.branch("talk", 10, branch_id="branch", title="other \x1b[31mway")
+    await db.admin.update_search_index()
+
+
+def found(tui: TuiDriver) -> list[str | None]:
+    return [each.id for each in tui.app.screen.query_one(OptionList).options]
+
+
+def lineage(tui: TuiDriver) -> str:
+    return str(tui.app.screen.query_one("#lineage", Static).content)
+
+
+async def test_conversations_are_found_by_title_id_and_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation_list, "SEARCH_LIMITS", (10, 100))
+    async with open_tui(store_conversations, size=(100, 30)) as tui:
+        words = await tui.open_list()
+        await tui.until(lambda: len(found(tui)) == 5)
+        words.value = "talk"
+        await tui.until(lambda: "compacted up to 20 (active)" in lineage(tui))
+        assert "branch: other" in lineage(tui)
+        words.value = "zebra"
+        await tui.until(lambda: {*found(tui)} == {"old", "loud"})
+        words.value = "giraffe"
+        await tui.until(lambda: lineage(tui) == conversation_list.NO_MATCH)
+        words.value = "the old"
+        await tui.until(lambda: found(tui) == ["old"])
+        await tui.pilot.press("enter")
+        await tui.wait_for("a zebra")
+        assert tui.app.conversation_id == "old"
+
+
+async def test_number_of_hidden_conversations_is_shown_and_cannot_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversation_list, "MAX_OFFERED", 2)
+    async with open_tui(store_conversations) as tui:
+        await tui.open_list()
+        await tui.until(lambda: len(found(tui)) == 3)
+        options = tui.app.screen.query_one(OptionList)
+        assert str(options.options[-1].prompt) == "3 more: type to filter"
+        await tui.pilot.press("pagedown")
+        assert options.highlighted == 1
+
+
+async def test_store_error_is_shown_in_the_list() -> None:
+    async def fail(*_: object, **__: object) -> list[types.Session]:
+        raise errors.StoreBusy("It is locked.")
+
+    async with open_tui(store_conversations) as tui:
+        tui.db.list_sessions = tui.db.search = fail  # type: ignore[assignment]
+        words = await tui.open_list()
+        await tui.until(lambda: lineage(tui) == "It is locked.")
+        words.value = "zebra"
+        await tui.until(lambda: lineage(tui) == "It is locked." and not found(tui))
+
+
+async def read_lineage(db: AsyncSessionDB, id: str, *branches: str) -> conversation_list.ConversationLineage:
+    sessions, compactions = await db.sessions(id), await db.compactions(id)
+    return conversation_list.ConversationLineage(await db.conversation(id), sessions, compactions, branches)
+
+
+async def test_lineage_lists_sessions_compactions_and_branches_within_its_width(db: AsyncSessionDB) -> None:
+    await store_conversations(db)
+    found = await read_lineage(db, "talk", "other way")
+
+    def draw(found: conversation_list.ConversationLineage, width: int = 60, **given: event_text.Marks) -> list[str]:
+        return [row.plain for row in conversation_list.draw_lineage(found, entry_rows.RowFormat(width, **given))]
+
+    assert draw(found) == [
+        "(no title)",
+        "talk",
+        "├─ ○ 1–30  compression",
+        "│  compacted up to 20 (active)",
+        "├─ ● 31–31  head",
+        "└─ branch: other way",
+    ]
+    assert draw(found, marks=event_text.PLAIN)[-1] == "`- branch: other way"
+    assert draw(await read_lineage(db, "branch"))[2:] == ["branch of talk at message 10", "└─ ● empty  head"]
+    for width in (1, 5, 12):
+        assert all(safe_text.cells(row) <= width for row in draw(found, width))

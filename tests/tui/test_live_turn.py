@@ -1,0 +1,102 @@
+"""The running turn as rows, of which only changed ones are drawn again."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import events
+from holdfast.tui import entries, entry_rows, live_turn
+
+FORM = entry_rows.RowFormat(60)
+NARROW = entry_rows.RowFormat(40)
+OTHER_STYLES = msgspec.structs.replace(FORM, styles=entry_rows.EntryStyles(user=entry_rows.Style()))
+
+
+def start(*happened: events.AnyEvent) -> live_turn.LiveTurn:
+    turn = live_turn.LiveTurn(lambda: "a/b", lambda: 0.0)
+    for event in (events.TurnStarted("talk", "talk", "hello", 1), *happened):
+        assert turn.handle(event)
+    return turn
+
+
+def draw(turn: live_turn.LiveTurn, opened: set[entries.Key] | None = None) -> list[str]:
+    return [row.text.plain.strip() for row in turn.rows(FORM, opened or set()) if row.text.plain.strip()]
+
+
+def test_events_are_drawn_in_order() -> None:
+    turn = start(
+        events.ReasoningDelta("Let me"),
+        events.ReasoningDelta(" see.\nYes."),
+        events.ToolStarted("c", "look", '{"at": 1}'),
+        events.TextDelta("So **it"),
+        events.TextDelta("** is.\n\nAnd"),
+        events.ToolStarted("d", "look", "{}"),
+        events.ToolFinished("c", "look", False, "Nothing there."),
+    )
+    assert draw(turn) == [
+        "▌ You",
+        "▌ hello",
+        "▸ reasoning: Let me see.",
+        '▸ ✗ look {"at": 1}  Nothing there.',
+        "Holdfast  a/b",
+        "So it is.",
+        "And",
+        "▸ … look",
+    ]
+    (thought,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "reasoning"]
+    assert draw(turn, {thought.key})[2:5] == ["▾ reasoning", "Let me see.", "Yes."]
+
+
+def test_running_call_shows_the_end_of_its_output_and_then_its_result() -> None:
+    turn = start(events.ToolStarted("c", "look", "{}"), events.ToolProgress("c", "x" * 5_000))
+    (call,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "tool"]
+    assert (len(call.text), call.ok) == (2_000, None)
+    turn.handle(events.ToolFinished("c", "look", True, "done"))
+    assert draw(turn)[-1] == "▸ ✓ look   done"
+
+
+def test_queued_messages_stand_below_and_a_cleared_turn_is_empty() -> None:
+    turn = start(events.TextDelta("Once."))
+    turn.queued = ["next"]
+    assert draw(turn)[-2:] == ["▌ You  queued", "▌ next"]
+    assert not turn.is_empty
+    turn.clear()
+    turn.queued = []
+    assert turn.is_empty
+    assert draw(turn) == []
+
+
+def test_only_changed_rows_are_drawn_again() -> None:
+    turn = start(
+        events.ReasoningDelta("thinking " * 1_000),
+        *(events.ToolStarted(str(n), "look", "{}") for n in range(3)),
+        events.TextDelta("One.\n\nTwo.\n\n"),
+    )
+    turn.queued = ["next"]
+    before = turn.rows(FORM, set())
+    turn.handle(events.TextDelta("Three.\n\n"))
+    turn.handle(events.ToolFinished("1", "look", True, "done"))
+    again = [row for row in turn.rows(FORM, set()) if not any(row is each for each in before)]
+    assert [row.text.plain.strip() for row in again if row.text.plain.strip()] == ["▸ ✓ look   done", "Three."]
+
+
+@pytest.mark.parametrize("other", [NARROW, OTHER_STYLES], ids=["width", "styles"])
+def test_another_format_draws_all_rows_again(other: entry_rows.RowFormat) -> None:
+    turn = start(events.ToolStarted("c", "look", "{}"), events.TextDelta("One.\n\n"))
+    before = turn.rows(FORM, set())
+    assert not any(row is each for row in turn.rows(other, set()) for each in before if row.text.plain)
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=200), max_size=8), st.integers(20, 100))
+def test_any_streamed_reply_ends_as_it_is_drawn_at_once(pieces: list[str], width: int) -> None:
+    form, streamed, whole = entry_rows.RowFormat(width), *(live_turn.StreamedReply((1, 1), "m") for _ in range(2))
+    for piece in pieces:
+        streamed.add(piece)
+        streamed.rows(form)
+    streamed.add("\n\nend\n\n")
+    whole.add("".join(pieces) + "\n\nend\n\n")
+    rows = [[row.text.plain.rstrip() for row in each.rows(form)] for each in (streamed, whole)]
+    assert rows[0] == rows[1]

@@ -1,0 +1,61 @@
+"""The themes: every text has the contrast that WCAG AA requires."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.terminal_theme import TerminalTheme
+from textual.color import Color
+from textual.theme import Theme
+
+from holdfast.tui import theme as tui_theme
+from holdfast.tui import transcript
+
+READABLE = 4.5
+BOTH = pytest.mark.parametrize("theme", tui_theme.THEMES, ids=lambda theme: theme.name)
+
+
+def luminance(colour: Color) -> float:
+    parts = [part / 255 for part in (colour.r, colour.g, colour.b)]
+    linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: Color, other: Color) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def backgrounds(theme: Theme) -> list[Color]:
+    return [Color.parse(str(each)) for each in (theme.background, theme.surface)]
+
+
+@BOTH
+def test_every_colour_is_readable_on_every_background(theme: Theme) -> None:
+    colours = (theme.primary, theme.secondary, theme.accent, theme.foreground, theme.success, theme.warning)
+    for paper in backgrounds(theme):
+        assert all(contrast(Color.parse(str(ink)), paper) >= READABLE for ink in (*colours, theme.error))
+
+
+@BOTH
+def test_dimmed_text_is_readable(theme: Theme) -> None:
+    css = tui_theme.CSS + transcript.Transcript.DEFAULT_CSS
+    shares = [int(each) / 100 for each in re.findall(r"[{; ]color: \$foreground (\d+)%", css)]
+    assert shares
+    for paper in backgrounds(theme):
+        for share in shares:
+            assert contrast(paper.blend(Color.parse(str(theme.foreground)), share), paper) >= READABLE
+
+
+@pytest.mark.parametrize(
+    ("code", "theme"),
+    [(tui_theme.CODE_DARK, tui_theme.THEMES[0]), (tui_theme.CODE_LIGHT, tui_theme.THEMES[1])],
+    ids=["dark", "light"],
+)
+def test_code_is_readable(code: TerminalTheme, theme: Theme) -> None:
+    colours = [Color(*code.ansi_colors[number]) for number in range(16)]
+    used = colours[1:] if theme.dark else colours  # No text is black in the dark.
+    assert all(contrast(each, backgrounds(theme)[0]) >= READABLE for each in used)
+    assert len({each.rgb for each in colours}) > 10
+    assert contrast(Color.parse("#000"), Color.parse("#fff")) == 21.0
