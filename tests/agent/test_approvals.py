@@ -14,7 +14,6 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import approvals
 from holdfast.agent.commands import permissions
-from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 from holdfast.tools.files import file_tools
@@ -28,11 +27,8 @@ from tests.support.approvals import (
     policy,
     shell_script,
 )
-from tests.support.compaction import compacting_agent, fill
 from tests.support.runtimes import events_until, run_command
 from tests.support.slash_commands import answer_text
-
-# --- rules ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -115,9 +111,6 @@ async def test_refusal_by_the_tool_itself_is_audited(tmp_path: Path, db: AsyncSe
     await file_agent(tmp_path, db, calls).run_conversation("go")
     assert (await audit_rows(db))[0] == ("write_file '.git/hooks/x'.", False, "the tool: never", None)
     assert [allowed for _, allowed, _, _ in await audit_rows(db)] == [False, True]
-
-
-# --- questions -----------------------------------------------------------------------------------------
 
 
 async def test_approval_holds_for_one_call_and_a_denial_gives_its_reason(db: AsyncSessionDB) -> None:
@@ -247,17 +240,6 @@ async def test_interrupt_withdraws_the_question(db: AsyncSessionDB) -> None:
     assert await db.permissions.grants("") == []
 
 
-async def test_question_asked_before_a_compaction_is_answered_after_it(db: AsyncSessionDB) -> None:
-    await fill(db)
-    async with ApprovalRuntime(db, shell_script("make")) as host, host.question() as question:
-        before = (await db.head("talk")).id
-        assert (await compacting_agent(db).compress_context(force=True)).outcome is Outcome.COMPACTED
-        assert (await db.head("talk")).id != before
-        await question.answer("conversation")
-    assert host.shell.ran == ["make"]
-    assert await audit_rows(db) == [("make", True, "me: conversation", True)]
-
-
 async def test_commands_answer_questions_and_manage_grants(db: AsyncSessionDB) -> None:
     async with ApprovalRuntime(db, shell_script("git diff", "make")) as host:
         async with host.question() as question:
@@ -286,9 +268,6 @@ async def test_tools_are_listed_with_their_first_sentence_and_rules(db: AsyncSes
     ]
     spec = types.ToolSpec("read", "Read a file: text with numbered lines, or a picture. Long files come in parts.", {})
     assert permissions.list_tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
-
-
-# --- the program as approver, and texts that approve nothing -------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -347,9 +326,6 @@ async def test_no_text_of_a_tool_a_file_or_a_model_changes_permissions(
     assert shell.ran == []
     assert await db.permissions.grants("", "talk") == []
     assert [allowed for _, allowed, _, _ in await audit_rows(db)] == [False]
-
-
-# --- the audit log -------------------------------------------------------------------------------------
 
 
 class BrokenPermissions:

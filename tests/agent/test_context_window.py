@@ -64,9 +64,6 @@ def stepping_model(*before: str) -> ScriptedModel:
     return ScriptedModel([*before, *looks, "Done.", "Again."], window=WINDOW)
 
 
-# --- background compaction -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("exchanges", "background"), [(5, True), (SOFT, False)])
 async def test_nothing_is_compacted_below_the_soft_threshold_or_without_background(
     exchanges: int, background: bool, db: AsyncSessionDB
@@ -110,21 +107,6 @@ async def test_close_stops_a_background_compaction_and_frees_its_lock(db: AsyncS
     assert len(await db.sessions("talk")) == 1
 
 
-async def test_close_stops_requested_compactions(db: AsyncSessionDB) -> None:
-    await fill(db)
-    stuck = agents.Stuck()
-    agent = compacting_agent(db, writer := FakeSummarizer(lambda _: stuck()))
-    first = asyncio.create_task(agent.compress_context(force=True))
-    await stuck.reached.wait()
-    second = asyncio.create_task(agent.compress_context(force=True))
-    await asyncio.sleep(0)
-    await agent.close()
-    for made in (await first, await second):
-        assert (made.outcome, made.session_id) == (compaction.Outcome.FAILED, "talk")
-        assert made.reason == "The compaction was stopped."
-    assert (await db.leases(), len(writer.requests), agent.in_use) == ([], 1, False)
-
-
 async def test_after_an_undo_background_compaction_waits_for_the_hard_threshold(db: AsyncSessionDB) -> None:
     await fill(db, SOFT)
     agent = compacting_agent(db, writer := FakeSummarizer())
@@ -156,23 +138,6 @@ async def test_requested_compaction_starts_after_the_running_one(exchanges: int,
     await agent.close()
 
 
-async def test_progress_belongs_to_the_running_compaction(db: AsyncSessionDB) -> None:
-    await fill(db, SOFT)
-    slow, reached, go = blocked_summary()
-    agent = compacting_agent(db, FakeSummarizer(slow))
-    first = asyncio.create_task(agent.compress_context(force=True))
-    await reached.wait()
-    second = asyncio.create_task(agent.compress_context(force=True))
-    await asyncio.sleep(0)
-    assert agent.context_window.progress is not None
-    assert agent.context_window.progress.stage == "summing up"
-    go.set()
-    assert [(await each).outcome.value for each in (first, second)] == ["compacted", "nothing_to_do"]
-    agent.context_window.start_background(lambda _: None)
-    assert (agent.context_window.is_compacting, agent.context_window.progress) == (True, None)
-    await agent.close()
-
-
 async def test_turn_overtaken_by_its_own_compaction_ends_at_the_new_head(db: AsyncSessionDB) -> None:
     await fill(db, SOFT)
     slow, _, go = blocked_summary()
@@ -188,19 +153,6 @@ async def test_turn_overtaken_by_its_own_compaction_ends_at_the_new_head(db: Asy
     agent = compacting_agent(db, FakeSummarizer(slow))
     result = await agent.run_conversation("Hello")
     assert result.session_id == agent.session_id == (await db.head("talk")).id != "talk"
-    await agent.close()
-
-
-# --- waiting at the hard threshold ---------------------------------------------------------------------
-
-
-async def test_turn_beyond_the_window_compacts_first(db: AsyncSessionDB) -> None:
-    await fill(db, HARD)
-    agent = compacting_agent(db)
-    assert (await agent.run_conversation("Hello")).completed
-    assert agent.meter.count(agent.prompt.text, (), requests(agent)[0].messages) < WINDOW
-    assert requests(agent)[0].messages[-1].content == "Hello"
-    assert len(await db.sessions("talk")) == 2
     await agent.close()
 
 
@@ -260,24 +212,6 @@ async def test_turn_waits_for_a_compaction_of_another_process_and_uses_it(hooks_
     assert await db.release_lease(lease) is hooks_run
 
 
-async def test_turn_does_not_wait_for_hooks_of_a_compaction_that_overtook_it(
-    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
-) -> None:
-    await fill(db, HARD)
-    lease, works = await db.acquire_lease("talk", "compact", "elsewhere", 600.0), db.begin_compaction
-
-    async def overtake(*given: Any) -> Any:
-        await db.commit_compaction(lease, summary="Their summary.", cut_seq=170, keep_lease=True)
-        return await works(*given)
-
-    db.begin_compaction = overtake  # type: ignore[method-assign]
-    agent = compacting_agent(db, compaction_policy=policy.CompactionPolicy(deadline=30.0))
-    assert (await agent.run_conversation("Hello")).completed
-    assert agents.shape(requests(agent)[0].messages)[0] == ("user", "Their summary.")
-    assert await db.release_lease(lease)
-    assert "did not finish in time" not in caplog.text
-
-
 async def test_unreadable_lock_does_not_stop_the_turn(db: AsyncSessionDB) -> None:
     await fill(db, HARD)
     lease = await db.acquire_lease("talk", "compact", "elsewhere")
@@ -334,26 +268,6 @@ async def test_turn_of_many_steps_waits_once_for_its_own_compaction(
     assert caplog.messages == [NOT_IN_TIME]
 
 
-async def test_turn_waits_longer_than_the_models_of_its_compaction_may_take(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(context_window, "WAIT_FACTOR", 1_000 * context_window.WAIT_FACTOR)
-    await fill(db, SOFT)
-    stuck, works, hurried = agents.Stuck(), db.commit_compaction, policy.CompactionPolicy(deadline=0.05)
-
-    async def commit_late(*given: Any, **named: Any) -> types.Session:
-        await asyncio.sleep(4 * hurried.deadline)  # the extract that replaces the model takes its time
-        return await works(*given, **named)
-
-    db.commit_compaction = commit_late  # type: ignore[method-assign]
-    agent = compacting_agent(db, writer := FakeSummarizer(lambda _: stuck()), compaction_policy=hurried)
-    await agent.run_conversation("one")
-    assert (await agent.run_conversation(await text_filling(agent, 0.96))).completed
-    await agent.close()
-    assert (len(await db.sessions("talk")), len(writer.requests)) == (2, 1)
-    assert has_summary(requests(agent)[-1])
-
-
 async def test_extract_makes_space_while_models_are_paused(db: AsyncSessionDB) -> None:
     await fill(db, HARD)
     await pause_models(db)
@@ -387,9 +301,6 @@ async def test_large_tool_schemas_do_not_prevent_compaction(db: AsyncSessionDB) 
     await idle(agent)
     await agent.close()
     assert len(await db.sessions("talk")) >= 2
-
-
-# --- shortening ----------------------------------------------------------------------------------------
 
 
 async def test_concurrent_reader_of_the_context_does_not_lose_a_message(db: AsyncSessionDB) -> None:
@@ -475,67 +386,31 @@ async def test_shortened_older_messages_are_reported_once(db: AsyncSessionDB) ->
     await agent.close()
 
 
-# --- the event loop ------------------------------------------------------------------------------------
-
-
-async def test_messages_are_shortened_in_a_thread_once_per_step(
+async def test_messages_are_counted_and_shortened_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    works, threads = excerpts.shorten_all, list[int]()
+    threads = dict[str, list[int]](estimate=[], shorten_all=[])
 
-    def shorten(*given: Any) -> list[types.Message]:
-        threads.append(threading.get_ident())
-        return works(*given)
+    def record(module: Any, name: str) -> None:
+        works = getattr(module, name)
 
-    monkeypatch.setattr(excerpts, "shorten_all", shorten)
+        def call(*given: Any) -> Any:
+            if name != "estimate" or "pier" in given[0]:
+                threads[name].append(threading.get_ident())
+            return works(*given)
+
+        monkeypatch.setattr(module, name, call)
+
+    record(tokens, "estimate")
+    record(excerpts, "shorten_all")
     await fill(db, SOFT)
     await pause_models(db)
     agent = compacting_agent(db, model=stepping_model(), tools=[agents.says("look")])
     # Beyond the hard threshold, within the window, and no compaction is possible: checked twice in each step.
     assert (await agent.run_conversation(await text_filling(agent, 0.95))).api_calls == STEPS
     await agent.close()
-    assert len(threads) == STEPS
-    assert threading.get_ident() not in threads
-
-
-class RecordingMeter(tokens.Meter):
-    """A meter that records the threads it is used in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.threads = set[int]()
-
-    def of(self, message: types.Message) -> int:
-        self.threads.add(threading.get_ident())
-        return super().of(message)
-
-
-@pytest.mark.parametrize("summary", ["a word " * 500, None], ids=["refused", "accepted"])
-async def test_compaction_counts_tokens_in_a_thread(summary: str | None, db: AsyncSessionDB) -> None:
-    await fill(db)
-    writer = FakeSummarizer() if summary is None else FakeSummarizer(lambda _: summary)
-    made = await compacting_agent(db, writer, meter=(meter := RecordingMeter())).compress_context()
-    assert (made.outcome, made.model) == (compaction.Outcome.COMPACTED, "writer" if summary is None else None)
-    assert meter.threads
-    assert threading.get_ident() not in meter.threads
-
-
-async def test_loaded_context_is_counted_in_a_thread(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
-    works, threads = tokens.estimate, set[int]()
-
-    def estimate(text: str) -> int:
-        if "pier" in text:
-            threads.add(threading.get_ident())
-        return works(text)
-
-    monkeypatch.setattr(tokens, "estimate", estimate)
-    await fill(db, exchanges=10)
-    assert (await compacting_agent(db).run_conversation("Hello")).completed
-    assert threads
-    assert threading.get_ident() not in threads
-
-
-# --- overflow ------------------------------------------------------------------------------------------
+    assert (len(threads["shorten_all"]), len(threads["estimate"]) > 0) == (STEPS, True)
+    assert threading.get_ident() not in threads["estimate"] + threads["shorten_all"]
 
 
 @pytest.mark.parametrize("overflow", [errors.ContextOverflow(), RuntimeError("context length exceeded")])
@@ -562,9 +437,6 @@ async def test_repeated_overflows_end_the_turn_after_a_few_ever_smaller_requests
     assert len(model.requests) == 1 + context_window.MAX_OVERFLOWS
     sizes = [agent.meter.count("", (), request.messages) for request in model.requests]
     assert sizes == sorted(set(sizes), reverse=True)
-
-
-# --- notices -------------------------------------------------------------------------------------------
 
 
 async def test_pause_is_announced_once_until_a_compaction_succeeds(db: AsyncSessionDB) -> None:

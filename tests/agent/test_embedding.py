@@ -73,13 +73,6 @@ async def test_temporary_errors_are_retried_by_default(given: dict[str, Any], re
         assert (await agent.run_conversation("Hello")).exit_reason == reason
 
 
-def test_context_files_are_read_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "AGENTS.md").write_text("Use tabs.", encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
-    assert AIAgent(ScriptedModel([])).context_files == ()
-    assert [each.text for each in AIAgent(ScriptedModel([]), context_files=True).context_files] == ["Use tabs."]
-
-
 async def test_raise_for_status_raises_with_the_reason() -> None:
     async with AIAgent(ScriptedModel([errors.KeyRefused("The key was refused.")])) as agent:
         with pytest.raises(errors.TurnFailed, match=r"^The key was refused\.$") as raised:

@@ -7,11 +7,10 @@ from typing import Any, get_args
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
-from holdfast.app import process_records
+from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.model import ScriptedModel
-from holdfast.runtime import inbox_messages, runtime
-from tests.support import agents, conversations, polling
+from holdfast.runtime import inbox_messages
+from tests.support import agents, polling
 from tests.support.runtimes import events_until, open_runtime
 
 
@@ -116,24 +115,6 @@ async def test_more_entries_than_one_page_come_before_the_message(db: AsyncSessi
     assert await db.mail.inbox_entries() == []
 
 
-async def test_interrupt_before_an_entry_began_stops_the_message_behind_it(db: AsyncSessionDB) -> None:
-    rows = await add_entries(db, "one")
-    building, go = asyncio.Event(), asyncio.Event()
-
-    async def build(conversation_id: str) -> AIAgent:
-        building.set()
-        await go.wait()
-        return agents.agent(db, ScriptedModel([]), session_id=conversation_id)
-
-    async with runtime.Runtime(db, build) as run:
-        answered = run.submit("talk", events.Submit("And now?"))
-        await building.wait()
-        await run.send("talk", events.Interrupt())
-        go.set()
-        assert (await answered).interrupted
-    assert (await db.mail.inbox_entries(), await log(db)) == (rows, [])
-
-
 async def test_interrupt_of_an_entry_leaves_the_message_behind_it(db: AsyncSessionDB) -> None:
     rows = await add_entries(db, "one", "two")
     slow = agents.Trickle("Hm")
@@ -198,14 +179,6 @@ async def test_entry_that_was_answered_but_not_settled_is_not_answered_again(db:
     assert outcomes(db, [row]) == [("completed", 3)]
 
 
-async def test_model_error_settles_the_entry_which_stays_in_the_log(db: AsyncSessionDB) -> None:
-    rows = await add_entries(db, "one")
-    async with open_runtime(db, ScriptedModel([errors.KeyRefused("No key."), "Fine."])) as run:
-        assert (await run.submit("talk", events.Submit("And now?"))).completed
-    assert outcomes(db, rows) == [("model", 3)]
-    assert (await log(db))[0] == "one ended"
-
-
 @pytest.mark.parametrize(
     ("failing", "first", "second"),
     [("inbox_entries", ["Fine."], ["Saw it."]), ("settle_inbox_entry", ["Saw it.", "Fine."], [])],
@@ -251,24 +224,6 @@ async def test_entries_wait_while_another_process_holds_the_turn(db: AsyncSessio
     assert await log(db) == ["one ended", "Saw one.", "two ended", "Saw two."]
 
 
-async def test_client_can_settle_entries_itself(db: AsyncSessionDB) -> None:
-    settlements: list[tuple[str, str, int | None]] = []
-
-    async def settle(
-        entry: types.InboxEntry, result: events.TurnResult | None, outcome: str, seq: int | None
-    ) -> object:
-        settlements.append((result.final_response if result else "", outcome, seq))
-        return await db.mail.settle_inbox_entry(entry.id, outcome, seq)
-
-    await add_entries(db, "one")
-    async with open_runtime(db, ScriptedModel(["I see."])) as run:
-        run.settle_entry = settle
-        await run.deliver("talk")
-        await run.wait_idle("talk")
-    assert settlements == [("I see.", "completed", 3)]
-    assert await db.mail.inbox_entries("talk") == []
-
-
 @pytest.mark.parametrize("key", ["k", "k" * 194, "k" * 195, "é" * 200])
 def test_uid_is_derived_from_the_key(key: str) -> None:
     uid = inbox_messages.uid_of(key)
@@ -283,21 +238,3 @@ def test_entry_is_settled_only_when_its_turn_is_stored_and_over(reason: events.E
     result = agents.turn_result(interrupted=reason == "interrupted", exit_reason=reason)
     later = reason in ("busy", "store", "lease_lost") or not begun
     assert inbox_messages.outcome(result, begun) == (None if later else reason)
-
-
-@pytest.mark.parametrize("reported_here", [True, False])
-async def test_end_of_a_process_is_delivered_to_the_subscriber(reported_here: bool, db: AsyncSessionDB) -> None:
-    await add_entries(db)
-    async with open_runtime(db, ScriptedModel(["Saw it."])) as run:
-        records = process_records.ProcessRecords(db, run.check_inbox)
-        await records.started(conversations.process("1", "talk"))
-        assert [each.id for each in await records.every(None, True)] == ["1"]
-        with run.subscribe("talk") as stream:
-            if reported_here:
-                assert await records.ended("1", "exited", 0, "process 1 ended")
-                assert not await records.ended("1", "gone", None, "process 1 is gone")
-            else:
-                await db.processes.record_end("1", "exited", 0, "process 1 ended")
-                assert await records.every(None, True) == []
-            await events_until(stream, events.TurnFinished)
-    assert await log(db) == ["process 1 ended", "Saw it."]

@@ -14,11 +14,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, events
+from holdfast import AsyncSessionDB, events
 from holdfast.agent import context_window, turn_lease
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
-from holdfast.store.postgres import notify
 from tests.support import agents, polling, postgres
 from tests.support.compaction import compacting_agent, fill
 from tests.support.runtimes import events_until, open_runtime
@@ -124,20 +123,6 @@ async def test_turn_continues_when_another_process_has_compacted(
             waiting = asyncio.create_task(agent.run_conversation("Hello"))
             await polling.until_async(lambda: polls)
             await other.do("compact room")
-            assert (await waiting).session_id == "theirs"
-        await agent.close()
-
-
-async def test_turn_continues_after_a_compaction_without_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notify.Notifier, "notify", lambda *_: None)
-    async with agents.store(postgres.fresh()) as db:
-        await fill(db, exchanges=90)
-        with SessionDB(db.db.driver.target) as rival:  # type: ignore[attr-defined]
-            lease = rival.acquire_lease("talk", "compact", "elsewhere", 300)
-            agent = compacting_agent(db)
-            waiting = asyncio.create_task(agent.run_conversation("Hello"))
-            await polling.until_async(lambda: db.notifications._handlers)
-            rival.commit_compaction(lease, summary="Their summary.", cut_seq=170, child_id="theirs")
             assert (await waiting).session_id == "theirs"
         await agent.close()
 

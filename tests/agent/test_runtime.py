@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
-from holdfast.agent import commands, loop
+from holdfast.agent import loop
 from holdfast.compaction import hooks
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import agents, polling
-from tests.support.compaction import FakeSummarizer, fill
 from tests.support.runtimes import events_until, open_runtime, run_command
 
 
@@ -138,9 +136,6 @@ async def test_first_message_binds_its_route_unless_the_route_is_taken(db: Async
         await db.snapshot("new")
 
 
-# --- closing -------------------------------------------------------------------------------------------
-
-
 async def test_close_interrupts_the_turn_drops_the_queue_and_ends_the_streams(db: AsyncSessionDB) -> None:
     slow = agents.Trickle("Half a ")
     run = open_runtime(db, slow)
@@ -157,46 +152,6 @@ async def test_close_interrupts_the_turn_drops_the_queue_and_ends_the_streams(db
     await asyncio.sleep(0)
     await early.close()
     assert answered.cancelled() or answered.result().interrupted
-
-
-async def test_close_stops_a_running_prompt_command(db: AsyncSessionDB) -> None:
-    class SlowPrompts:
-        """Prompt commands whose text never arrives."""
-
-        def __init__(self) -> None:
-            self.stuck = agents.Stuck()
-
-        def listed(self) -> Sequence[commands.CommandInfo]:
-            return ()
-
-        async def text(self, name: str, argument: str) -> str | None:
-            return str(await self.stuck())
-
-    prompts = SlowPrompts()
-    run = open_runtime(db, options={"prompt_commands": prompts})
-    sent = asyncio.create_task(run.send("talk", events.Command("/slow")))
-    await prompts.stuck.reached.wait()
-    await run.close()
-    assert prompts.stuck.cancelled
-    await asyncio.wait([sent])
-
-
-async def test_close_stops_a_command_whose_agent_is_still_being_built(db: AsyncSessionDB) -> None:
-    await fill(db)
-    building, go, writer = asyncio.Event(), asyncio.Event(), FakeSummarizer()
-
-    async def build(conversation_id: str) -> AIAgent:
-        building.set()
-        await go.wait()
-        return agents.agent(db, ScriptedModel([]), session_id=conversation_id, summarizer=writer)
-
-    run = runtime.Runtime(db, build)
-    command = asyncio.create_task(run.send("talk", events.Command("/compact")))
-    await building.wait()
-    await run.close()
-    go.set()
-    await command
-    assert (writer.requests, len(await db.sessions("talk"))) == ([], 1)
 
 
 async def test_abandoning_drops_the_queue_and_settles_no_inbox_entry(db: AsyncSessionDB) -> None:

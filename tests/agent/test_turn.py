@@ -37,9 +37,6 @@ async def test_turn_is_stored_and_returned(db: AsyncSessionDB) -> None:
     ]  # fmt: skip
 
 
-# --- tool calls ----------------------------------------------------------------------------------------
-
-
 async def test_parallel_calls_overlap_and_results_are_in_call_order(db: AsyncSessionDB) -> None:
     second_is_done = asyncio.Event()
 
@@ -142,9 +139,6 @@ async def test_calls_with_missing_or_equal_ids_get_unique_ids(db: AsyncSessionDB
     ids = {call.id for call in log[1].tool_calls}
     assert (len(ids), "" in ids) == (3, False)
     assert {each.tool_call_id for each in log[2:5]} == ids
-
-
-# --- limits and broken replies -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -262,9 +256,6 @@ async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(
     db.append_messages = works  # type: ignore[method-assign]
 
 
-# --- interrupts ----------------------------------------------------------------------------------------
-
-
 async def test_cancel_and_interrupt_stop_the_model_and_keep_text_and_steering(db: AsyncSessionDB) -> None:
     model = agents.Trickle("Once upon", " a time")
     agent = agents.agent(db, model, session_id="t")
@@ -343,9 +334,6 @@ async def test_abandoned_turn_writes_nothing_and_another_agent_continues_it(db: 
     assert (other.final_response, other.completed) == ("Done.", True)
 
 
-# --- steering and duplicates ---------------------------------------------------------------------------
-
-
 async def test_steering_reaches_the_next_step_and_a_repeated_turn_is_not_answered_again(db: AsyncSessionDB) -> None:
     async def look(_: dict[str, Any]) -> str:
         assert agent.steer("Only the first page.")
@@ -391,9 +379,6 @@ async def test_repeated_message_of_a_failed_turn_is_answered(db: AsyncSessionDB)
     assert await roles(db) == ["user", "assistant"]
 
 
-# --- changes by other writers --------------------------------------------------------------------------
-
-
 async def test_turn_continues_over_a_compaction_and_ends_at_the_new_head(db: AsyncSessionDB) -> None:
     async def compact(_: dict[str, Any]) -> str:
         lease = await db.acquire_lease("t", "compact")
@@ -433,19 +418,6 @@ async def test_message_reopens_an_ended_conversation_but_not_a_deleted_one(db: A
     result = await agent.run_conversation("Hello?")
     assert (result.failed, result.exit_reason) == (True, "failed")
     assert "deleted" in str(result.error)
-
-
-# --- usage and the prompt ------------------------------------------------------------------------------
-
-
-async def test_usage_is_stored_with_replies_and_summed_by_model(db: AsyncSessionDB) -> None:
-    reply = base.Reply((content_parts.Text("x"),), usage=types.Usage(100, 20, 50, cost=0.25))
-    agent = agents.agent(db, ScriptedModel([reply, reply], name="some/model"), session_id="t")
-    await agent.run_conversation("One")
-    result = await agent.run_conversation("Two")
-    assert result.usage == types.Usage(100, 20, 50, cost=0.25)
-    assert await db.usage("t") == {"some/model": types.Usage(200, 40, 100, cost=0.5)}
-    assert (await db.transcript("t"))[-1].model == "some/model"
 
 
 async def test_date_is_noted_once_a_day_and_never_in_the_system_prompt(db: AsyncSessionDB) -> None:

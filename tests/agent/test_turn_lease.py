@@ -97,16 +97,3 @@ async def test_lease_that_expired_on_a_full_disk_is_reported_as_a_full_disk(
     monkeypatch.setattr(fault_points, "hook", None)
     assert result.exit_reason == "store"
     assert "disk is full" in str(result.error)
-
-
-async def test_lease_of_a_turn_names_its_agent(db: AsyncSessionDB) -> None:
-    async def look(_: object) -> str:
-        (lease,) = await db.leases()
-        return lease.agent
-
-    model = ScriptedModel([agents.calls("look"), "Done.", agents.calls("look"), "Done."])
-    agent = agents.agent(db, model, source="desk", session_id="talk", tools=[agents.tool("look", look)])
-    for _ in range(2):  # the turn that creates the conversation, and another
-        result = await agent.run_conversation("Who?")
-        assert (result.completed, result.messages[2].content) == (True, agent.name)
-    assert agent.name.startswith("desk#")

@@ -138,21 +138,6 @@ async def test_reply_is_complete_with_its_finish_reason(ending: list[str], optio
     assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
 
 
-async def test_retry_waits_as_long_as_the_provider_asks(api: Api) -> None:
-    waits: list[float] = []
-
-    async def sleep(seconds: float) -> None:
-        waits.append(seconds)
-
-    busy = refusal(429, {"error": {"message": "slow down"}}, retry_after="7")
-    failing = refusal(500, {"error": {"message": "Internal error"}})
-    async with Server(busy, failing, api.whole) as server:
-        model = retry.RetryingModel(api.create(server), sleep=sleep, random_number=lambda: 0.5)
-        reply, _, error = await collect(model)
-        await model.close()
-    assert (reply.text, error, waits) == ("Hello", None, [7.0, 1.0])
-
-
 async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> None:
     async with Server(Answer([events(*api.hello)], hang=True)) as server:
         model = api.create(server)
@@ -209,9 +194,6 @@ async def test_refusal_has_its_type_and_shows_no_key(
     assert KEY not in str(error)
 
 
-# --- servers that speak Chat Completions ---------------------------------------------------------------
-
-
 def refuse_field(field: str) -> Answer:
     return refusal(400, {"error": {"message": f"Unknown field: {field}"}})
 
@@ -225,17 +207,6 @@ async def test_refused_fields_are_left_out_from_then_on() -> None:
     assert ["temperature" in one.json for one in requests] == [True, True, False, False]
     _, error, requests = await ask(OPENAI, refuse_field("stream_options"))
     assert (type(error), len(requests)) == (errors.RequestRefused, 2)
-
-
-async def test_calls_get_the_original_names_of_their_tools() -> None:
-    pieces = [
-        {"index": at, "id": f"c{at}", "function": {"name": "f.g", "arguments": f'{{"n":{at}}}'}} for at in range(3)
-    ]
-    answer = Answer([events(chunk(tool_calls=pieces), chunk("tool_calls"), "[DONE]")])
-    tool = types.ToolSpec("f.g", "", {"type": "object"})
-    reply, _, (request,) = await ask(OPENAI, answer, request=base.Request(messages=REQUEST.messages, tools=[tool]))
-    assert reply.calls == tuple(types.ToolCall(f"c{at}", "f.g", f'{{"n":{at}}}') for at in range(3))
-    assert request.json["tools"][0]["function"]["name"] != "f.g"
 
 
 @pytest.mark.parametrize(

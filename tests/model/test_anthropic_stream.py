@@ -173,25 +173,3 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
         types.ToolCall("b", "two", f'{{"y": "{joined}"}}'),
         types.ToolCall("i\ufffd", "n\ufffd", '{"\ufffd":"\ufffd"}'),
     )
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_unpaired_surrogate_at_the_end_is_replaced(closed: bool) -> None:
-    ends = [event("content_block_stop", index=index) for index in (1, 2)] if closed else []
-    reply = parse(
-        BEGIN,
-        escaped(r"\ud83d", block("thinking", 0, thinking="Hm @", signature="s@")),
-        event("content_block_stop", index=0),
-        escaped(r"\ude00", block("text", 1, text="@ low")),
-        escaped(r"\ud83d", piece("text_delta", 1, text=" end @")),
-        block("tool_use", 2, id="b", name="two", input={}),
-        escaped(r"\ud83d", piece("input_json_delta", 2, partial_json="{@")),
-        *ends,
-        stopped("tool_use"),
-        STOP,
-    )
-    assert reply.parts == (
-        content_parts.Reasoning("Hm \ufffd", "s\ufffd", provider="anthropic"),
-        content_parts.Text("\ufffd low end \ufffd"),
-    )
-    assert reply.calls == (types.ToolCall("b", "two", "{\ufffd"),)

@@ -48,9 +48,6 @@ class Talk:
         self.messages.append(message(role, content, len(self.messages) + 1, **body))
 
 
-# --- honesty -------------------------------------------------------------------------------------------
-
-
 async def test_model_introduces_itself_once_and_when_asked() -> None:
     talk = Talk()
     first, second = await talk.say("hello"), await talk.say("my dog is called Bella")
@@ -96,9 +93,6 @@ async def test_notes_for_the_model_are_no_words_of_the_user() -> None:
     assert (await reply([hello])).text.endswith("Hello. Tell me something to keep, or ask me about what was said.")
     asked = message("user", [noted, {"type": "text", "text": "Which Sunday is it?"}], 3)
     assert (await reply([hello, message("assistant", "Hello.", 2), asked])).text.endswith(NOTHING)
-
-
-# --- memory --------------------------------------------------------------------------------------------
 
 
 async def test_statement_is_found_again_with_its_place_and_time_and_a_newer_one_first() -> None:
@@ -151,17 +145,6 @@ async def test_quotations_are_printable() -> None:
     answer = await talk.say("what is the code word?")
     assert "red" in answer
     assert answer.replace("\n", "").isprintable()
-
-
-async def test_messages_are_split_once() -> None:
-    context = [message("user", f"colour {n} of thing {n % 13}", n) for n in range(1, 101)]
-    assert "colour 77 " in (await reply([*context, message("user", "what was colour 77?", 101)])).text
-    (kept,) = retrieval.split_messages(context[77:78])
-    context[77].__dict__["statements"] = (msgspec.structs.replace(kept, text="what was kept of it"),)
-    assert "what was kept of it" in (await reply([*context, message("user", "what was colour 78?", 102)])).text
-
-
-# --- tools ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -237,9 +220,6 @@ async def test_model_answers_after_a_call_without_another(asked: str, results: l
     answer = await reply([message("user", asked), called, *since], tools=TOOLS)
     assert answer.calls == ()
     assert answer.text
-
-
-# --- as a model ----------------------------------------------------------------------------------------
 
 
 async def test_text_is_streamed_before_usage_and_finish_and_is_the_same_every_time() -> None:

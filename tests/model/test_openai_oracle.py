@@ -11,10 +11,8 @@ import openai as sdk
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
-from holdfast import types
-from holdfast.model import base
 from holdfast.model.openai import adapter
-from tests.support.provider_calls import call, call_message, collect, message, result_message
+from tests.support.provider_calls import collect
 from tests.support.replay_server import Answer, Server, events
 
 KEY = "sk-a-key-of-mine"
@@ -149,54 +147,11 @@ async def test_same_broken_stream_keeps_the_same_text(data: bytes, cut: bool) ->
     assert (ours.text, ours.finish, ours.calls) == (theirs.text, theirs.finish, ())
 
 
-# --- requests ------------------------------------------------------------------------------------------
-
-SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-REQUEST = base.Request(
-    messages=[
-        message("user", [{"type": "text", "text": "Grüße 🌊\n\"'\\"}, {"type": "image", "data": "aGk="}]),
-        call_message(call("call_1", "read", '{"path": "ä.txt"}'), call("call_2", "read", {}), content="Let me see."),
-        result_message("call_1", "one"),
-        result_message("call_2", "two"),
-    ],
-    tools=[types.ToolSpec("read", "Reads.", SCHEMA)],
-    system="Be brief.",
-    max_output=64,
-    temperature=0.5,
-)
-PARAMETERS: dict[str, Any] = {
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "Grüße 🌊\n\"'\\"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-            ],
-        },
-        {
-            "role": "assistant",
-            "content": "Let me see.",
-            "tool_calls": [
-                {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "ä.txt"}'}},
-                {"id": "call_2", "type": "function", "function": {"name": "read", "arguments": "{}"}},
-            ],
-        },
-        {"role": "tool", "tool_call_id": "call_1", "content": "one"},
-        {"role": "tool", "tool_call_id": "call_2", "content": "two"},
-    ],
-    "tools": [{"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": SCHEMA}}],
-    "max_tokens": 64,
-    "temperature": 0.5,
-}
-
-
 async def test_same_call_is_the_same_request() -> None:
     async with clients(Answer([STREAMS["text"]])) as (server, model, client):
-        await collect(model, REQUEST)
-        stream: Any = await client.chat.completions.create(
-            model="m", stream=True, stream_options={"include_usage": True}, **PARAMETERS
-        )
+        await collect(model)
+        options: Any = {"messages": HI, "stream_options": {"include_usage": True}}
+        stream = await client.chat.completions.create(model="m", stream=True, **options)
         await stream.close()
     ours, theirs = server.asked
     assert ours.json == theirs.json

@@ -51,9 +51,6 @@ def test_uniform_text_fills_no_memory(text: str) -> None:
     assert all(len(piece) <= 100 for piece in tokens._PIECE.findall(text.translate(tokens._classes)))
 
 
-# --- the meter -----------------------------------------------------------------------------------------
-
-
 def test_request_is_the_sum_of_system_prompt_tools_and_messages() -> None:
     said = [message("user", "Where is the harbour?"), message("assistant", "Behind the old light.")]
     meter = tokens.Meter()
@@ -87,16 +84,6 @@ def test_every_part_that_is_sent_counts(part: dict[str, str], least: int) -> Non
 def test_calls_count_in_every_form(arguments: str | dict[str, str]) -> None:
     size = tokens.size(call_message(call("c1", arguments=arguments)))
     assert size >= tokens.PER_MESSAGE + tokens.PER_CALL + 5
-
-
-def test_each_message_is_measured_once() -> None:
-    context = [message("user", f"number {n}", seq=n) for n in range(100)]
-    meter = tokens.Meter()
-    meter.count("", [], context)
-    for one in context:
-        one.__dict__["tokens"] = 1
-    new = message("user", "something new")
-    assert meter.count("", [], [*context, new]) == 100 + tokens.size(new)
 
 
 def test_reported_usage_corrects_the_count() -> None:

@@ -43,9 +43,6 @@ def seqs(messages: Sequence[types.Message]) -> list[int]:
     return [each.seq for each in messages]
 
 
-# --- /compact ------------------------------------------------------------------------------------------
-
-
 async def test_compact_keeps_the_requested_exchanges_and_is_undone_and_redone(db: AsyncSessionDB) -> None:
     await fill(db)
     last = [each.content for each in (await db.transcript("talk"))[-6:]]
@@ -82,13 +79,6 @@ async def test_preview_and_notice_give_the_numbers_of_the_compaction(argument: s
     assert notice.text.partition("(about ")[2].split()[0] == preview.partition("(about ")[2].split()[0]
 
 
-async def test_focus_keeps_its_capitals(db: AsyncSessionDB) -> None:
-    await fill(db)
-    async with open_compacting(db, writer := FakeSummarizer()) as run:
-        await compact(run, "Preview of Pier 9")
-    assert [request.focus for request in writer.requests] == ["Preview of Pier 9"]
-
-
 @pytest.mark.parametrize("how", ["cancel", "close"])
 async def test_running_compact_command_is_stopped(how: str, db: AsyncSessionDB) -> None:
     await fill(db)
@@ -105,9 +95,6 @@ async def test_running_compact_command_is_stopped(how: str, db: AsyncSessionDB) 
         await asyncio.wait([command])
         assert command.cancelled() == (how == "cancel")  # closing does not cancel the sender
         assert (await db.leases(), stuck.cancelled, len(await db.sessions("talk"))) == ([], True, 1)
-
-
-# --- /pin ----------------------------------------------------------------------------------------------
 
 
 async def test_pinned_message_stays_over_compactions_until_it_is_unpinned(db: AsyncSessionDB) -> None:
@@ -196,18 +183,6 @@ async def test_pin_that_does_not_fit_beside_the_others_is_refused(db: AsyncSessi
         assert set(pinned) <= set(await context_seqs(db))
 
 
-async def test_pinned_result_keeps_its_call(db: AsyncSessionDB) -> None:
-    await fill(db, 3)
-    await db.append_message("talk", role="user", content="Look.")
-    await db.append_message("talk", role="assistant", tool_calls=[types.ToolCall("c", "look", {"at": "the sea"})])
-    await db.append_message("talk", role="tool", content="It is blue.", tool_call_id="c")
-    await add_more(db)
-    async with open_compacting(db) as run:
-        assert "[9 tool] It is blue." in await answer_text(run, "/pin 9")
-        await compact(run)
-        assert {8, 9} <= set(await context_seqs(db))
-
-
 async def test_message_summarized_while_it_is_measured_is_not_pinned(db: AsyncSessionDB) -> None:
     class SlowMeter(tokens.Meter):
         """Another process compacts while it measures."""
@@ -221,9 +196,6 @@ async def test_message_summarized_while_it_is_measured_is_not_pinned(db: AsyncSe
     with pytest.raises(errors.InvalidArgument, match="Message 9 is not in the context"):
         await context.pin_message(compacting_agent(db, meter=SlowMeter()), "9")
     assert await db.pins("talk") == []
-
-
-# --- /recall -------------------------------------------------------------------------------------------
 
 
 async def test_recall_shows_calls_images_and_attachments_by_number_and_by_words(db: AsyncSessionDB) -> None:

@@ -22,9 +22,6 @@ def request_texts(request: base.Request) -> list[str]:
     return [content_parts.text(each.content) for each in request.messages]
 
 
-# --- undo and redo -------------------------------------------------------------------------------------
-
-
 async def test_undone_turns_are_hidden_and_redone_in_reverse_order(db: AsyncSessionDB) -> None:
     await add_exchanges(db, 4)
     async with open_runtime(db) as run:
@@ -126,16 +123,6 @@ async def test_undo_says_that_a_concurrent_compaction_summarized_the_turn() -> N
             assert await context_texts(db) == ["q1", "a1"]
 
 
-async def test_ended_conversation_can_be_undone_and_continued(db: AsyncSessionDB) -> None:
-    await add_exchanges(db, 2)
-    await db.end_conversation("talk", "closed")
-    async with open_runtime(db, model := ScriptedModel(["ok"])) as run:
-        await answer_text(run, "/undo")
-        assert await context_texts(db) == ["q1", "a1"]
-        await run.submit("talk", events.Submit("q3"))
-    assert request_texts(model.requests[0]) == ["q1", "a1", "q3"]
-
-
 async def test_branch_undoes_shared_turns_for_itself_only(db: AsyncSessionDB) -> None:
     await add_exchanges(db, 3)
     await db.pin("talk", 5)
@@ -151,9 +138,6 @@ async def test_branch_undoes_shared_turns_for_itself_only(db: AsyncSessionDB) ->
         await db.branch("talk", branch_id="summarized")
         refused = await answer_text(run, "/undo", "summarized")
         assert refused.endswith("up to 6 are represented by a summary, with which this branch began.")
-
-
-# --- during a turn -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", ["/undo", "/redo", "/retry", "/branch"])
@@ -225,9 +209,6 @@ async def test_queue_lists_waiting_messages_and_drops_the_named_ones(db: AsyncSe
         assert run.queued("talk") == 3
         assert await answer_text(run, "/queue drop all") == "Dropped 3."
         assert (run.queued("talk"), first.done()) == (0, False)
-
-
-# --- retry ---------------------------------------------------------------------------------------------
 
 
 async def test_retry_repeats_the_message_and_hides_the_previous_answer(db: AsyncSessionDB) -> None:
