@@ -157,7 +157,7 @@ async def test_lasting_approval_is_stored_for_its_scope(answer: str, db: AsyncSe
     ],
     ids=["dangerous", "perhaps forbidden"],
 )
-async def test_dangerous_call_is_asked_for_and_never_granted_for_longer(
+async def test_dangerous_call_is_approved_once_only(
     line: str, law: rules.Policy, danger: str, db: AsyncSessionDB
 ) -> None:
     async with ApprovalRuntime(db, shell_script(line), law=law) as host, host.question() as question:
@@ -304,7 +304,7 @@ async def test_yes_covers_nothing_dangerous_or_perhaps_forbidden(db: AsyncSessio
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_no_text_of_a_tool_a_file_or_a_model_changes_permissions(
+async def test_no_text_of_a_tool_file_or_model_grants_permissions(
     text: str, tmp_path: Path, db: AsyncSessionDB
 ) -> None:
     (tmp_path / "AGENTS.md").write_text(text)
@@ -349,27 +349,17 @@ async def test_call_that_cannot_be_audited_is_not_run(db: AsyncSessionDB) -> Non
     assert approvals.NOT_RECORDED in host.results[0]
 
 
-async def test_rules_hold_while_grants_cannot_be_read(db: AsyncSessionDB) -> None:
-    broken = BrokenPermissions(db, "grants", "grant")
-    law = policy(allow=["shell(make)"])
-    async with ApprovalRuntime(db, shell_script("make", "ls"), law=law, permissions=broken) as host:
-        assert (await host.run_turn()).completed
-    assert host.shell.ran == ["make"]
-    decided = [(what, by) for what, _, by, _ in await audit_rows(db)]
-    assert decided == [("make", "rule: allow shell(make)"), ("ls", "nobody")]
-
-
-async def test_lasting_approval_that_cannot_be_stored_holds_once(db: AsyncSessionDB) -> None:
+async def test_rules_and_single_approvals_hold_while_grants_are_unavailable(db: AsyncSessionDB) -> None:
     async def approve(_: tools.Act) -> events.Answered:
         return "always"
 
-    shell = Shell()
-    desk = approvals.Approvals(BrokenPermissions(db, "grants", "grant"), approve=approve)  # type: ignore[arg-type]
-    await agents.agent(db, ScriptedModel(shell_script("make")), tools=[shell.tool], approvals=desk).run_conversation(
-        "go"
-    )
-    assert shell.ran == ["make"]
-    assert await audit_rows(db) == [("make", True, "the program: once", True)]
+    shell, broken = Shell(), BrokenPermissions(db, "grants", "grant")
+    desk = approvals.Approvals(broken, law=policy(allow=["shell(make)"]), approve=approve)  # type: ignore[arg-type]
+    model = ScriptedModel(shell_script("make", "ls"))
+    await agents.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
+    assert shell.ran == ["make", "ls"]
+    decided = [(what, by) for what, _, by, _ in await audit_rows(db)]
+    assert decided == [("make", "rule: allow shell(make)"), ("ls", "the program: once")]
 
 
 async def test_audit_log_has_no_secrets_and_the_outcome_of_every_call(db: AsyncSessionDB) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
@@ -65,7 +64,7 @@ def stepping_model(*before: str) -> ScriptedModel:
 
 
 @pytest.mark.parametrize(("exchanges", "background"), [(5, True), (SOFT, False)])
-async def test_nothing_is_compacted_below_the_soft_threshold_or_without_background(
+async def test_small_or_foreground_context_is_not_compacted(
     exchanges: int, background: bool, db: AsyncSessionDB
 ) -> None:
     await fill(db, exchanges)
@@ -157,7 +156,7 @@ async def test_turn_overtaken_by_its_own_compaction_ends_at_the_new_head(db: Asy
 
 
 @pytest.mark.parametrize(("failing", "sessions"), [("", 2), ("commit", 2), ("subscriber", 3)])
-async def test_turn_that_waited_for_a_background_compaction_sees_a_summary(
+async def test_turn_that_waited_for_a_compaction_sees_a_summary(
     failing: str, sessions: int, db: AsyncSessionDB
 ) -> None:
     await fill(db, SOFT)
@@ -227,7 +226,7 @@ async def test_unreadable_lock_does_not_stop_the_turn(db: AsyncSessionDB) -> Non
     await db.release_lease(lease)
 
 
-async def test_turn_of_many_steps_waits_once_for_another_process_and_says_so_once(
+async def test_turn_waits_once_for_another_process_and_says_so(
     caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
     await fill(db, HARD)
@@ -243,7 +242,7 @@ async def test_turn_of_many_steps_waits_once_for_another_process_and_says_so_onc
 
 
 @pytest.mark.parametrize("share", [0.96, 1.05], ids=["within the window", "beyond it"])
-async def test_turn_of_many_steps_waits_once_for_its_own_compaction(
+async def test_turn_waits_once_for_its_compaction(
     share: float, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
     await fill(db, SOFT)
@@ -283,26 +282,6 @@ async def test_extract_makes_space_while_models_are_paused(db: AsyncSessionDB) -
     assert writer.requests == []
 
 
-async def test_large_tool_schemas_do_not_prevent_compaction(db: AsyncSessionDB) -> None:
-    window = 16_000
-    described = [agents.says(f"tool_{number}") for number in range(12)]
-    wordy = [
-        msgspec.structs.replace(tool, spec=msgspec.structs.replace(tool.spec, description="It does much. " * 170))
-        for tool in described
-    ]
-    model = ScriptedModel(["The boats stay in. " * 50] * 30, window=window)
-    agent = compacting_agent(db, model=model, tools=wordy)
-    assert 0.4 < agent.meter.count("", agent.tools.specs, ()) / window < 0.6
-    for number in range(30):
-        result = await agent.run_conversation(f"What about pier {number}? " + "It is windy there. " * 50)
-        assert result.completed, (number, result.error)
-        used = agent.meter.count(agent.prompt.text, agent.tools.specs, model.requests[-1].messages)
-        assert used < window, number
-    await idle(agent)
-    await agent.close()
-    assert len(await db.sessions("talk")) >= 2
-
-
 async def test_concurrent_reader_of_the_context_does_not_lose_a_message(db: AsyncSessionDB) -> None:
     await fill(db, exchanges=3)
     works, read, release = db.context, asyncio.Event(), asyncio.Event()
@@ -330,30 +309,6 @@ async def test_concurrent_reader_of_the_context_does_not_lose_a_message(db: Asyn
     assert turns.invalid(model.requests[1].messages) == []
     assert ("tool", "seen") in agents.shape(model.requests[1].messages)
     assert turns.invalid(await agent.context_cache.messages()) == []
-
-
-async def test_old_tool_outputs_are_shortened_instead_of_waiting(db: AsyncSessionDB) -> None:
-    await fill(db, exchanges=3)
-    for number in range(4):
-        call = types.ToolCall(f"c{number}", "look", "{}")
-        await db.append_messages(
-            "talk",
-            [
-                types.NewMessage(role="user", content=f"Look {number}."),
-                types.NewMessage(role="assistant", tool_calls=(call,)),
-                types.NewMessage(role="tool", tool_call_id=call.id, content="a line of the output\n" * 400),
-                types.NewMessage(role="assistant", content="Seen."),
-            ],
-        )
-    stuck = agents.Stuck()
-    agent = compacting_agent(db, FakeSummarizer(lambda _: stuck()))
-    assert (await agent.run_conversation("And now?")).completed
-    shown = requests(agent)[0].messages
-    assert turns.invalid(shown) == []
-    assert any(LEFT_OUT in str(each.content) for each in shown)
-    assert agent.meter.count(agent.prompt.text, (), shown) < WINDOW
-    await stuck.reached.wait()  # a summary is written in the background all the same
-    await agent.close()
 
 
 async def test_message_larger_than_the_window_is_reported_with_the_part_that_was_sent(db: AsyncSessionDB) -> None:
@@ -386,9 +341,7 @@ async def test_shortened_older_messages_are_reported_once(db: AsyncSessionDB) ->
     await agent.close()
 
 
-async def test_messages_are_counted_and_shortened_in_a_thread(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_messages_are_counted_and_cut_in_a_thread(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     threads = dict[str, list[int]](estimate=[], shorten_all=[])
 
     def record(module: Any, name: str) -> None:
@@ -414,9 +367,7 @@ async def test_messages_are_counted_and_shortened_in_a_thread(
 
 
 @pytest.mark.parametrize("overflow", [errors.ContextOverflow(), RuntimeError("context length exceeded")])
-async def test_request_is_shortened_after_an_overflow_in_this_turn_only(
-    overflow: Exception, db: AsyncSessionDB
-) -> None:
+async def test_request_is_shortened_after_an_overflow_this_turn_only(overflow: Exception, db: AsyncSessionDB) -> None:
     # A window so much larger than the truth leaves nothing to cut by tokens: the messages are shortened instead.
     model = ScriptedModel([overflow, "ok", "ok"], window=200_000)
     agent = compacting_agent(db, model=model, background=False)
@@ -460,9 +411,7 @@ async def test_pause_is_announced_once_until_a_compaction_succeeds(db: AsyncSess
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-async def test_refused_compaction_is_explained_every_time_unless_the_agent_is_quiet(
-    quiet: bool, db: AsyncSessionDB
-) -> None:
+async def test_refused_compaction_is_explained_unless_the_agent_is_quiet(quiet: bool, db: AsyncSessionDB) -> None:
     await fill(db, HARD)
     agent, seen = compacting_agent(db, quiet=quiet), list[events.AnyEvent]()
     assert (await agent.run_conversation("Hello", emit=seen.append)).completed

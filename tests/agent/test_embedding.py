@@ -40,9 +40,7 @@ class PydanticCity(pydantic.BaseModel):
 BERGEN = '{"name": "Bergen", "people": 290000}'
 
 
-async def test_agent_opens_and_closes_model_and_database_given_as_strings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_agent_opens_and_closes_a_model_and_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with fake_provider.serve(lambda _: "Fine.") as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -110,9 +108,7 @@ async def test_closing_a_stream_interrupts_its_turn(db: AsyncSessionDB) -> None:
         (list[StructCity], f"[{BERGEN}]", [StructCity("Bergen", 290_000)]),
     ],
 )
-async def test_answer_is_parsed_into_the_output_type_also_when_repeated(
-    kind: Any, answer: str, expected: Any, db: AsyncSessionDB
-) -> None:
+async def test_answer_is_parsed_into_the_output_type(kind: Any, answer: str, expected: Any, db: AsyncSessionDB) -> None:
     agent = AIAgent(model := ScriptedModel([answer]), db=db)
     for requests in (1, 0):
         result = await agent.run_conversation("A city", uid="u", output_type=kind)

@@ -19,7 +19,7 @@ from holdfast.store import message_codec
 from holdfast.tools import memory
 from tests.support import agents, polling
 from tests.support.approvals import Shell, shell_reply
-from tests.support.runtimes import events_until, open_runtime
+from tests.support.runtimes import notice_text, open_runtime
 
 NOTHING = "nothing"
 KEY = "sk-proj-abcdefghijklmnop1234567890"
@@ -51,9 +51,10 @@ class BlockedReviews:
 
     name, window = "held/model", 200_000
 
-    def __init__(self) -> None:
+    def __init__(self, *script: Any) -> None:
         self.asked: list[base.Request] = []
         self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self._script = ScriptedModel([*script, *[NOTHING] * 9])
         self.cancelled = False
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
@@ -65,8 +66,8 @@ class BlockedReviews:
         except asyncio.CancelledError:
             self.cancelled = True
             raise
-        yield base.ContentDelta(NOTHING)
-        yield base.FinishDelta("stop")
+        async for delta in self._script.stream(request):
+            yield delta
 
     async def close(self) -> None:
         pass
@@ -125,30 +126,19 @@ async def test_review_writes_notes_after_the_result_and_nothing_to_the_log(db: A
 
 
 async def test_note_of_a_review_reaches_subscribers_after_the_turn(db: AsyncSessionDB) -> None:
-    blocked = BlockedReviews()
-    reviews = ScriptedModel([memory_reply(action="remember", text="Likes tea."), NOTHING])
-
-    async def stream_late(request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        await blocked.go.wait()
-        async for delta in reviews.stream(request):
-            yield delta
-
-    blocked.stream = stream_late  # type: ignore[method-assign]
+    blocked = BlockedReviews(memory_reply(action="remember", text="Likes tea."))
     model = TurnsAndReviews(ScriptedModel(["Good to know."]), blocked)
     async with open_runtime(db, model, remembers=True, reviews=True) as run:
         await run.submit("talk", events.Submit("I like tea"))
         with run.subscribe("talk") as stream:  # a new state: the one of the turn is gone
             blocked.go.set()
-            (notice,) = await events_until(stream, events.Notice)
-        assert "[1] Likes tea." in getattr(notice.event, "text", "")
+            assert "[1] Likes tea." in await notice_text(stream)
 
 
 @pytest.mark.parametrize(
     ("limit", "requests"), [(None, 3), (0.55, 2), (0.1, 0)], ids=["no limit", "some left", "nothing left"]
 )
-async def test_review_is_charged_and_stops_at_the_cost_limit_of_its_turn(
-    limit: float | None, requests: int, db: AsyncSessionDB
-) -> None:
+async def test_review_is_charged_up_to_the_cost_limit(limit: float | None, requests: int, db: AsyncSessionDB) -> None:
     listing = msgspec.structs.replace(memory_reply(action="list"), usage=types.Usage(100, 10, cost=0.25))
     answer = base.Reply((content_parts.Text("Hi."),), usage=types.Usage(10, 1, cost=0.1))
     agent = reviewing_agent(db, [answer], reviews := ScriptedModel([listing] * 9), limits=settings.Limits(cost=limit))
@@ -285,9 +275,7 @@ async def test_unfinished_repeated_and_inbox_turns_are_not_reviewed(db: AsyncSes
 
 
 @pytest.mark.parametrize("error", [errors.RequestRefused(), RuntimeError("odd")])
-async def test_failed_review_is_logged_only(
-    error: Exception, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
-) -> None:
+async def test_failed_review_is_logged(error: Exception, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
     agent, seen = reviewing_agent(db, ["One.", "Two."], ScriptedModel([error, NOTHING])), list[events.AnyEvent]()
     await agent.run_conversation("a", emit=seen.append)
     await idle(agent)

@@ -79,7 +79,7 @@ async def listening(db: AsyncSessionDB) -> AsyncIterator[list[notifications.Hint
 
 
 @pytest.mark.parametrize("notified", [True, False])
-async def test_turn_begins_when_the_turn_of_another_process_ends(
+async def test_turn_begins_after_a_foreign_turn(
     notified: bool, other: OtherProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"turn-{notified}"
@@ -102,9 +102,7 @@ async def test_turn_begins_when_the_turn_of_another_process_ends(
         await agent.close()
 
 
-async def test_turn_continues_when_another_process_has_compacted(
-    other: OtherProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_turn_continues_after_a_foreign_compaction(other: OtherProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
     async with agents.store(other.address) as db:
         await fill(db, exchanges=90, name="room")

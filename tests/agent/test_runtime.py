@@ -55,9 +55,7 @@ async def test_conversations_do_not_wait_for_each_other(db: AsyncSessionDB) -> N
         assert (waiting.done(), run.busy()) == (False, ["slow"])
 
 
-async def test_unexpected_error_of_a_turn_is_reported_and_the_next_one_runs(
-    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
-) -> None:
+async def test_unexpected_error_is_reported_and_not_fatal(caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
     async with open_runtime(db, ScriptedModel([ZeroDivisionError("a bug"), "Fine."])) as run:
         with run.subscribe("talk") as stream:
             broken, fine = (run.submit("talk", events.Submit(text)) for text in ("a", "b"))

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.agent import loop, settings
-from holdfast.model import ScriptedModel, base, tokens
+from holdfast.model import ScriptedModel, base
 from tests.support import agents, conversations
 
 
@@ -90,7 +90,7 @@ async def test_sequential_calls_never_overlap(db: AsyncSessionDB) -> None:
         ("refuse", "{}", "Not today."),
     ],
 )
-async def test_call_that_cannot_run_is_reported_to_the_model(
+async def test_invalid_call_is_reported_to_the_model(
     name: str, arguments: str, reason: str, db: AsyncSessionDB
 ) -> None:
     async def boom(_: dict[str, Any]) -> str:
@@ -177,7 +177,7 @@ async def test_cut_reply_keeps_its_text_and_is_never_returned_as_complete(db: As
 @pytest.mark.parametrize(
     ("finish", "reason", "completed"), [([], "cut", False), ([base.FinishDelta("length")], "completed", True)]
 )
-async def test_calls_of_an_unfinished_reply_are_not_run(
+async def test_unfinished_calls_are_not_run(
     finish: list[base.Delta], reason: str, completed: bool, db: AsyncSessionDB
 ) -> None:
     deltas = [base.ContentDelta("First"), base.ToolCallDelta(0, "x", "say", '{"a'), *finish]
@@ -216,7 +216,7 @@ async def test_blank_reply_counts_its_usage_and_repeats_no_older_text(db: AsyncS
         (errors.ModelBusy(), "model", " Your message is stored: /retry asks again."),
     ],
 )
-async def test_model_error_is_reported_and_the_message_stays(
+async def test_model_error_keeps_the_message(
     error: errors.ModelError, reason: str, advice: str, db: AsyncSessionDB
 ) -> None:
     agent = agents.agent(db, ScriptedModel([error, "Now."]), session_id="t")
@@ -433,16 +433,3 @@ async def test_date_is_noted_once_a_day_and_never_in_the_system_prompt(db: Async
     day = time.strftime("%d %B %Y", time.localtime(conversations.NOON))
     assert day in content_parts.parse(said[0].content)[0].text  # type: ignore[union-attr]
     assert len({request.system for request in model.requests}) == 1
-
-
-async def test_meter_learns_from_reported_usage(db: AsyncSessionDB) -> None:
-    def double(request: base.Request) -> base.Reply:
-        counted = tokens.Meter().count(request.system, request.tools, request.messages)
-        return base.Reply((content_parts.Text("x"),), usage=types.Usage(2 * counted, 1))
-
-    agent = agents.agent(db, ScriptedModel([double] * 12), session_id="t")
-    before = await agent.context_tokens()
-    for _ in range(12):
-        await agent.run_conversation("A message of some words that are counted.")
-    assert agent.meter.factor == pytest.approx(2.0, abs=0.1)
-    assert await agent.context_tokens() > 2 * before

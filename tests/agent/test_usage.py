@@ -14,9 +14,7 @@ from tests.support.compaction import SUMMARY_USAGE, WINDOW, compacting_agent, fi
 
 
 @pytest.mark.parametrize(("exchanges", "expected"), [(90, SUMMARY_USAGE), (50, types.Usage())], ids=["hard", "soft"])
-async def test_summary_belongs_to_the_turn_that_waited_for_it(
-    exchanges: int, expected: types.Usage, db: AsyncSessionDB
-) -> None:
+async def test_summary_belongs_to_the_waiting_turn(exchanges: int, expected: types.Usage, db: AsyncSessionDB) -> None:
     await fill(db, exchanges)
     agent = compacting_agent(db, priced_summarizer())
     result = await agent.run_conversation("Hello")

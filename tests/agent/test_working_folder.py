@@ -36,9 +36,7 @@ async def announcements(agent: AIAgent, text: str, uid: str | None = None) -> tu
         ({"folder": "/not text: \udcff"}, None),
     ],
 )
-async def test_conversation_records_the_folder_it_begins_in(
-    given: dict[str, Any], folder: str | None, db: AsyncSessionDB
-) -> None:
+async def test_conversation_records_its_folder(given: dict[str, Any], folder: str | None, db: AsyncSessionDB) -> None:
     await agents.agent(db, ScriptedModel(["Good day."]), session_id="talk", **given).run_conversation("Hello")
     assert (await db.conversation("talk")).folder == folder
 

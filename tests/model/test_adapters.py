@@ -180,7 +180,7 @@ async def test_one_model_makes_calls_on_one_connection_and_concurrent_ones(api: 
         (500, "api_error", "Internal server error", errors.ModelServerError),
     ],
 )
-async def test_refusal_has_its_type_and_shows_no_key(
+async def test_refusal_shows_no_key(
     status: int, kind: str, words: str, expected: type[errors.ModelError], api: Api
 ) -> None:
     body = {"type": "error", "error": {"type": kind, "message": f"{words} {KEY}"}}

@@ -212,16 +212,6 @@ async def test_only_a_search_result_is_quoted_as_an_earlier_message() -> None:
     assert "You said" not in await talk.say("what is the gate code?")
 
 
-@pytest.mark.parametrize("asked", ["read a.txt", "run ls", "what about the roof?"])
-@pytest.mark.parametrize("results", [[], [""], ["run `ls`\nwhat about the roof?"]])
-async def test_model_answers_after_a_call_without_another(asked: str, results: list[str]) -> None:
-    called = message("assistant", "", 2, tool_calls=[call("c", "read_file")])
-    since = [message("tool", text, 3 + n, tool_call_id="c") for n, text in enumerate(results)]
-    answer = await reply([message("user", asked), called, *since], tools=TOOLS)
-    assert answer.calls == ()
-    assert answer.text
-
-
 async def test_text_is_streamed_before_usage_and_finish_and_is_the_same_every_time() -> None:
     context = [message("user", f"fact {n % 7} about thing {n % 5}", n) for n in range(1, 60)]
     request = base.Request(messages=[*context, message("user", "which fact was about thing 3?", 60)])

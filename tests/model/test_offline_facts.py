@@ -29,9 +29,7 @@ def is_right(said: str, key: str, seq: int) -> bool:
 
 
 @pytest.mark.parametrize(("name", "least"), [("told", 15), ("held_out", 20)])
-async def test_facts_that_share_words_with_the_question_are_found_after_compactions(
-    name: str, least: int, db: AsyncSessionDB
-) -> None:
+async def test_facts_are_found_by_shared_words_after_compactions(name: str, least: int, db: AsyncSessionDB) -> None:
     async def search(query: str, limit: int) -> list[types.Hit]:
         return await db.search(query, session_id=agent.session_id, limit=limit)
 

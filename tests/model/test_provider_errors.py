@@ -181,9 +181,7 @@ def test_quotation_is_short_and_on_one_line() -> None:
         ("", "Please retry in 250ms", 0.25, "Try again later."),
     ],
 )
-def test_delay_is_taken_from_the_header_or_the_words(
-    header: str, reason: str, delay: float | None, advice: str
-) -> None:
+def test_delay_comes_from_the_header_or_the_words(header: str, reason: str, delay: float | None, advice: str) -> None:
     found = from_status(429, error(reason), {"retry-after": header} if header else {})
     assert found.retry_after == (pytest.approx(delay) if delay is not None else None)
     assert str(found).endswith(advice)

@@ -230,9 +230,7 @@ async def test_recall_shows_calls_images_and_attachments_by_number_and_by_words(
         ("7", 7, 7, ""),
     ],
 )
-async def test_recall_is_cut_at_50_messages(
-    argument: str, first: int, last: int, rest: str, db: AsyncSessionDB
-) -> None:
+async def test_recall_shows_50_messages(argument: str, first: int, last: int, rest: str, db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test")
     await db.append_messages("talk", [types.NewMessage(role="user", content=f"text {n + 1}") for n in range(120)])
     lines = [f"[{n} user] text {n}" for n in range(first, last + 1)]

@@ -96,20 +96,6 @@ async def test_search_finds_words_in_every_conversation_of_the_owner_only(db: As
         assert "trip" not in await answer_text(run, "/search harbour")
 
 
-async def test_search_lists_a_title_once_and_no_message_without_the_words(db: AsyncSessionDB) -> None:
-    await db.create_session("talk", source="test", title="Bees in the garden")
-    for words in ("Good morning.", "The bee house is full.", "Then it rained."):
-        await db.append_message("talk", role="user", content=words)
-    async with open_runtime(db) as run:
-        title, hit, words, _ = (await answer_text(run, "/search bees")).splitlines()
-        assert title.startswith("* talk  ")
-        assert title.endswith("  3  Bees in the garden")
-        assert hit.startswith("* talk  2 user")
-        assert words == "    The bee house is full."
-        only, _ = (await answer_text(run, "/search garden")).splitlines()
-        assert only == title
-
-
 async def test_another_owner_sees_and_reaches_only_their_own_conversations(db: AsyncSessionDB) -> None:
     await add_exchanges(db, 1)
     async with open_runtime(db) as run:

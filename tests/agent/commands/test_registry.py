@@ -70,7 +70,7 @@ async def test_help_shows_every_command_and_its_form(db: AsyncSessionDB) -> None
         ("/" + "x" * 5000, None),
     ],
 )
-async def test_unknown_command_is_refused_safely_with_the_nearest_name(
+async def test_unknown_command_is_refused_with_a_similar_name(
     typed: str, meant: str | None, db: AsyncSessionDB
 ) -> None:
     async with open_runtime(db, options=PROMPTS) as run:
