@@ -157,9 +157,7 @@ async def test_lasting_approval_is_stored_for_its_scope(answer: str, db: AsyncSe
     ],
     ids=["dangerous", "perhaps forbidden"],
 )
-async def test_dangerous_call_is_approved_once_only(
-    line: str, law: rules.Policy, danger: str, db: AsyncSessionDB
-) -> None:
+async def test_dangerous_call_is_approved_once(line: str, law: rules.Policy, danger: str, db: AsyncSessionDB) -> None:
     async with ApprovalRuntime(db, shell_script(line), law=law) as host, host.question() as question:
         assert question.asked.danger
         assert danger in question.asked.danger
@@ -304,9 +302,7 @@ async def test_yes_covers_nothing_dangerous_or_perhaps_forbidden(db: AsyncSessio
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_no_text_of_a_tool_file_or_model_grants_permissions(
-    text: str, tmp_path: Path, db: AsyncSessionDB
-) -> None:
+async def test_no_text_of_a_tool_file_or_model_grants_permission(text: str, tmp_path: Path, db: AsyncSessionDB) -> None:
     (tmp_path / "AGENTS.md").write_text(text)
     (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
     shell = Shell()

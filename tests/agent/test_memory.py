@@ -9,7 +9,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, errors, events, types
 from holdfast.agent import memory as agent_memory
 from holdfast.agent.commands import status
-from holdfast.model import OfflineModel, ScriptedModel, base
+from holdfast.model import ScriptedModel, base
 from holdfast.tools import memory
 from tests.support import agents
 from tests.support.runtimes import open_runtime
@@ -77,12 +77,6 @@ async def test_prompt_stays_the_same_until_a_compaction(db: AsyncSessionDB) -> N
     await agent.run_conversation("e")
     assert "Likes tea." in systems(model)[-2]
     assert systems(model)[-2] == systems(model)[-1]
-
-
-async def test_offline_model_answers_from_memory(db: AsyncSessionDB) -> None:
-    await db.memory.add("", "The dentist is Doctor Vogel in Bern.")
-    result = await remembering_agent(db, OfflineModel()).run_conversation("Who is my dentist?")
-    assert "Doctor Vogel" in result.final_response
 
 
 async def test_agent_without_memory_has_neither_section_nor_tool_nor_review(db: AsyncSessionDB) -> None:

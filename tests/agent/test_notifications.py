@@ -79,9 +79,7 @@ async def listening(db: AsyncSessionDB) -> AsyncIterator[list[notifications.Hint
 
 
 @pytest.mark.parametrize("notified", [True, False])
-async def test_turn_begins_after_a_foreign_turn(
-    notified: bool, other: OtherProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_turn_follows_foreign_turn(notified: bool, other: OtherProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"turn-{notified}"
     if notified:
         monkeypatch.setattr(turn_lease, "MIN_POLL_SECONDS", HOUR)

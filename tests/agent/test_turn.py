@@ -11,6 +11,7 @@ import pytest
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.agent import loop, settings
 from holdfast.model import ScriptedModel, base
+from holdfast.tools import base as tools
 from tests.support import agents, conversations
 
 
@@ -20,6 +21,14 @@ async def roles(db: AsyncSessionDB) -> list[str]:
 
 async def last_text(db: AsyncSessionDB) -> str:
     return content_parts.text((await db.transcript("t"))[-1].content)
+
+
+async def run_turn(
+    db: AsyncSessionDB, script: list[Any], *used: tools.Tool, **given: Any
+) -> tuple[events.TurnResult, list[base.Request]]:
+    """Run a turn of a scripted model with these tools; return its result and the requests to the model."""
+    agent = agents.agent(db, model := ScriptedModel(script), session_id="t", tools=used, **given)
+    return await agent.run_conversation("Go"), model.requests
 
 
 async def test_turn_is_stored_and_returned(db: AsyncSessionDB) -> None:
@@ -49,8 +58,7 @@ async def test_parallel_calls_overlap_and_results_are_in_call_order(db: AsyncSes
         return "2"
 
     model = ScriptedModel([agents.calls("first", "second"), "Both."])
-    tools = [agents.tool("first", first), agents.tool("second", second)]
-    agent = agents.agent(db, model, session_id="t", tools=tools)
+    agent = agents.agent(db, model, session_id="t", tools=[agents.tool("first", first), agents.tool("second", second)])
     assert (await agent.run_conversation("Do both")).completed
     assert agents.shape(model.requests[1].messages)[2:] == [("tool", "1"), ("tool", "2")]
     assert agents.shape(await db.transcript("t"))[2:] == [("tool", "2"), ("tool", "1"), ("assistant", "Both.")]
@@ -69,12 +77,11 @@ async def test_sequential_calls_never_overlap(db: AsyncSessionDB) -> None:
         running.remove(name)
         return name
 
-    tools = [
+    sequential = [
         agents.tool(name, lambda _, name=name: work(name), parallel=False)  # type: ignore[misc]
         for name in ("a", "b", "c")
     ]
-    model = ScriptedModel([agents.calls("a", "b", "c"), "Done."])
-    await agents.agent(db, model, session_id="t", tools=tools).run_conversation("Go")
+    await run_turn(db, [agents.calls("a", "b", "c"), "Done."], *sequential)
     assert overlaps == [1, 1, 1]
     assert [each.content for each in (await db.transcript("t"))[2:5]] == ["a", "b", "c"]
 
@@ -90,19 +97,18 @@ async def test_sequential_calls_never_overlap(db: AsyncSessionDB) -> None:
         ("refuse", "{}", "Not today."),
     ],
 )
-async def test_invalid_call_is_reported_to_the_model(
-    name: str, arguments: str, reason: str, db: AsyncSessionDB
-) -> None:
+async def test_invalid_call_is_reported_to_model(name: str, arguments: str, reason: str, db: AsyncSessionDB) -> None:
     async def boom(_: dict[str, Any]) -> str:
         return str(1 // 0)
 
     async def refuse(_: dict[str, Any]) -> str:
         raise errors.ToolFailed("Not today.")
 
-    model = ScriptedModel([base.Reply(calls=(types.ToolCall("x", name, arguments),)), "I see."])
-    tools = [agents.says("say"), agents.tool("boom", boom), agents.tool("refuse", refuse)]
-    assert (await agents.agent(db, model, tools=tools).run_conversation("Go")).completed
-    assert reason in str(model.requests[1].messages[-1].content)
+    script = [base.Reply(calls=(types.ToolCall("x", name, arguments),)), "I see."]
+    used = [agents.says("say"), agents.tool("boom", boom), agents.tool("refuse", refuse)]
+    result, requests = await run_turn(db, script, *used)
+    assert result.completed
+    assert reason in str(requests[1].messages[-1].content)
 
 
 @pytest.mark.parametrize(
@@ -123,18 +129,16 @@ async def test_turn_continues_after_an_invalid_tool_output(output: Any, reported
             raise output
         return output
 
-    model = ScriptedModel([agents.calls("odd", "fine"), "I see."])
-    agent = agents.agent(db, model, session_id="t", tools=[agents.tool("odd", odd), agents.says("fine")])
-    result = await agent.run_conversation("Go")
+    script = [agents.calls("odd", "fine"), "I see."]
+    result, requests = await run_turn(db, script, agents.tool("odd", odd), agents.says("fine"))
     assert (result.completed, result.final_response) == (True, "I see.")
-    assert reported in str(model.requests[1].messages[-2].content)
-    assert len(str(model.requests[1].messages[-2].content)) < 40_000
+    found = str(requests[1].messages[-2].content)
+    assert (reported in found, len(found) < 40_000) == (True, True)
 
 
 async def test_calls_with_missing_or_equal_ids_get_unique_ids(db: AsyncSessionDB) -> None:
     same = tuple(types.ToolCall(name, "say", "{}") for name in ("", "x", "x"))
-    model = ScriptedModel([base.Reply(calls=same), "Done."])
-    await agents.agent(db, model, session_id="t", tools=[agents.says("say")]).run_conversation("Go")
+    await run_turn(db, [base.Reply(calls=same), "Done."], agents.says("say"))
     log = await db.transcript("t")
     ids = {call.id for call in log[1].tool_calls}
     assert (len(ids), "" in ids) == (3, False)
@@ -155,8 +159,7 @@ async def test_limit_ends_the_turn_with_a_sentence(
     cost: float | None, limits: settings.Limits, reason: str, requests: int, sentence: str, db: AsyncSessionDB
 ) -> None:
     reply = base.Reply(calls=(types.ToolCall("x", "say", "{}"),), usage=types.Usage(1, 1, cost=cost))
-    agent = agents.agent(db, ScriptedModel([reply] * 9), session_id="t", tools=[agents.says("say")], limits=limits)
-    result = await agent.run_conversation("Go")
+    result, _ = await run_turn(db, [reply] * 9, agents.says("say"), limits=limits)
     assert (result.exit_reason, result.api_calls, result.completed, result.failed) == (reason, requests, False, False)
     assert sentence in result.final_response
     assert sentence in await last_text(db)
@@ -181,8 +184,7 @@ async def test_unfinished_calls_are_not_run(
     finish: list[base.Delta], reason: str, completed: bool, db: AsyncSessionDB
 ) -> None:
     deltas = [base.ContentDelta("First"), base.ToolCallDelta(0, "x", "say", '{"a'), *finish]
-    agent = agents.agent(db, ScriptedModel([deltas]), session_id="t", tools=[agents.says("say")])
-    result = await agent.run_conversation("Go")
+    result, _ = await run_turn(db, [deltas], agents.says("say"))
     assert (result.exit_reason, result.completed, result.partial) == (reason, completed, True)
     assert ("longest" in result.final_response) is completed
     assert await roles(db) == ["user", "assistant"]
@@ -191,8 +193,7 @@ async def test_unfinished_calls_are_not_run(
 @pytest.mark.parametrize(("said", "partial"), [(base.ContentDelta("Well"), True), (base.ThinkingDelta("Hm"), False)])
 async def test_usage_of_a_cut_reply_is_counted(said: base.Delta, partial: bool, db: AsyncSessionDB) -> None:
     first, cut = agents.calls("look"), [said, base.UsageDelta(types.Usage(700, 3)), errors.ModelCut()]
-    agent = agents.agent(db, ScriptedModel([first, cut]), session_id="t", tools=[agents.says("look")])
-    result = await agent.run_conversation("Go")
+    result, _ = await run_turn(db, [first, cut], agents.says("look"))
     assert (result.exit_reason, result.partial) == ("cut", partial)
     assert result.usage == first.usage + types.Usage(700, 3)
     used = (await db.usage("t"))["scripted/model"]
@@ -202,8 +203,7 @@ async def test_usage_of_a_cut_reply_is_counted(said: base.Delta, partial: bool, 
 async def test_blank_reply_counts_its_usage_and_repeats_no_older_text(db: AsyncSessionDB) -> None:
     looking = base.Reply((content_parts.Text("Let me look."),), (types.ToolCall("x", "say", "{}"),), "calls")
     blank = base.Reply(usage=types.Usage(700, 3))
-    agent = agents.agent(db, ScriptedModel([looking, blank]), session_id="t", tools=[agents.says("say")])
-    result = await agent.run_conversation("Go")
+    result, _ = await run_turn(db, [looking, blank], agents.says("say"))
     assert (result.completed, result.final_response) == (True, "")
     assert (await db.usage("t"))["scripted/model"].input == 700
 
@@ -216,9 +216,7 @@ async def test_blank_reply_counts_its_usage_and_repeats_no_older_text(db: AsyncS
         (errors.ModelBusy(), "model", " Your message is stored: /retry asks again."),
     ],
 )
-async def test_model_error_keeps_the_message(
-    error: errors.ModelError, reason: str, advice: str, db: AsyncSessionDB
-) -> None:
+async def test_model_error_is_final(error: errors.ModelError, reason: str, advice: str, db: AsyncSessionDB) -> None:
     agent = agents.agent(db, ScriptedModel([error, "Now."]), session_id="t")
     result = await agent.run_conversation("Hello")
     assert (result.exit_reason, result.failed, result.error) == (reason, True, f"{error}{advice}")
@@ -247,9 +245,8 @@ async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(
         db.append_messages = full  # type: ignore[method-assign]
         return "done"
 
-    tools = [agents.tool("slow", slow), agents.tool("fill", fill_disk)]
-    agent = agents.agent(db, ScriptedModel([agents.calls("slow", "fill"), "ok"]), session_id="t", tools=tools)
-    result = await agent.run_conversation("Go")
+    used = [agents.tool("slow", slow), agents.tool("fill", fill_disk)]
+    result, _ = await run_turn(db, [agents.calls("slow", "fill"), "ok"], *used)
     assert (result.exit_reason, result.failed, cleaned_up) == ("store", True, [True])
     assert "full" in str(result.error)
     assert await db.leases() == []
@@ -401,9 +398,8 @@ async def test_message_of_another_writer_is_seen_by_the_next_step(db: AsyncSessi
         await db.append_message("t", role="user", content="From elsewhere.")
         return "ok"
 
-    model = ScriptedModel([agents.calls("it"), "I see."])
-    await agents.agent(db, model, session_id="t", tools=[agents.tool("it", append)]).run_conversation("Go")
-    assert ("user", "From elsewhere.") in agents.shape(model.requests[1].messages)
+    _, requests = await run_turn(db, [agents.calls("it"), "I see."], agents.tool("it", append))
+    assert ("user", "From elsewhere.") in agents.shape(requests[1].messages)
 
 
 async def test_message_reopens_an_ended_conversation_but_not_a_deleted_one(db: AsyncSessionDB) -> None:

@@ -149,27 +149,6 @@ async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> Non
         await model.close()
 
 
-class CountingServer(Server):
-    """A server that counts its connections."""
-
-    connections = 0
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        await super()._serve(reader, writer)
-
-
-async def test_one_model_makes_calls_on_one_connection_and_concurrent_ones(api: Api) -> None:
-    async with CountingServer(api.whole) as server:
-        model = api.create(server)
-        for _ in range(3):
-            assert (await collect(model))[0].text == "Hello"
-        assert server.connections == 1
-        replies = await asyncio.gather(*(collect(model) for _ in range(8)))
-        assert [(reply.text, error) for reply, _, error in replies] == [("Hello", None)] * 8
-        await model.close()
-
-
 @pytest.mark.parametrize(
     ("status", "kind", "words", "expected"),
     [
@@ -221,7 +200,7 @@ async def test_refused_fields_are_left_out_from_then_on() -> None:
         ("", "unknown/m", "max_tokens", 40),
     ],
 )
-def test_name_and_dialect_are_those_of_the_address(base_url: str, name: str, field: str, length: int) -> None:
+def test_name_and_dialect_depend_on_the_address(base_url: str, name: str, field: str, length: int) -> None:
     assert openai.OpenAIModel("m", base_url=base_url, window=1).name == name
     assert openai.OpenAIModel("m", base_url=base_url, window=1, name="mine/m").name == "mine/m"
     dialect = openai.choose_dialect(base_url, "p")

@@ -104,7 +104,7 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("messages", "turns"), TURNS.values(), ids=TURNS)
-def test_turns_alternate_and_results_follow_calls(messages: list[types.Message], turns: list[dict[str, Any]]) -> None:
+def test_roles_alternate_and_results_are_paired(messages: list[types.Message], turns: list[dict[str, Any]]) -> None:
     assert build_turns(messages) == turns
 
 

@@ -107,9 +107,7 @@ def test_events_without_content_are_ignored(data: str) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["error", "message"])
-def test_error_event_type(
-    kind: str, before: type[errors.ModelError], after: type[errors.ModelError], name: str
-) -> None:
+def test_error_event(kind: str, before: type[errors.ModelError], after: type[errors.ModelError], name: str) -> None:
     for events, expected in (([BEGIN], before), ([BEGIN, *HELLO], after)):
         parser = stream.Parser(ADVICE)
         for data in events:

@@ -73,7 +73,7 @@ async def test_events_are_the_same_however_the_bytes_are_split(size: int, end: b
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "text/event-stream; charset=latin-1"])
-async def test_stream_is_utf8_whatever_its_content_type(kind: str | None) -> None:
+async def test_stream_is_utf8_with_any_content_type(kind: str | None) -> None:
     assert await read_answer(Answer([STREAM], headers={"content-type": kind} if kind else {})) == EVENTS
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -174,25 +173,6 @@ async def test_server_of_this_user_or_a_service_account_is_trusted(monkeypatch: 
     monkeypatch.setattr(local_servers, "user_name", {990: "ollama", 33: "www-data"}.get)
     assert local_servers.is_trusted(frozenset({990, 0}), 1000)
     assert not local_servers.is_trusted(frozenset({990, 33}), 1000)
-
-
-async def test_all_kinds_are_asked_concurrently_and_found_in_order() -> None:
-    all_asked = asyncio.Barrier(3)
-
-    def responder(name: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-        async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await all_asked.wait()
-            writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(model_list({"id": name})).encode())
-            writer.close()
-
-        return respond
-
-    servers = [await asyncio.start_server(responder(name), "127.0.0.1", 0) for name in "abc"]
-    kinds = [providers.LocalServer("vllm", each.sockets[0].getsockname()[1], "") for each in servers]
-    found = await local_servers.find(10.0, kinds=kinds)
-    for each in servers:
-        each.close()
-    assert [each.models for each in found] == [("a",), ("b",), ("c",)]
 
 
 def test_search_loads_no_http_library() -> None:

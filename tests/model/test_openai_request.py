@@ -111,9 +111,7 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("messages", "expected"), TURNS.values(), ids=TURNS)
-def test_turns_alternate_and_results_follow_calls(
-    messages: list[types.Message], expected: list[dict[str, Any]]
-) -> None:
+def test_roles_alternate_and_results_are_paired(messages: list[types.Message], expected: list[dict[str, Any]]) -> None:
     assert build_turns(*messages) == expected
     assert build_turns(*messages) == expected, "the parts cached with the messages give the same"
 

@@ -107,7 +107,7 @@ def test_status_and_words_give_the_error(status: int, body: Any, kind: type[erro
     assert "<html" not in str(found)
 
 
-def test_errors_say_what_to_do_next() -> None:
+def test_errors_give_advice() -> None:
     assert str(from_status(401, error("Nope."))) == "some/model refused the key (401): Nope. Set SOME_KEY."
     assert str(from_status(404)) == "some/model refused the request (404). Check the name of the model."
     assert "Add credit" in str(from_status(402))

@@ -52,7 +52,7 @@ def test_question_finds_its_answer(question: str, seq: int) -> None:
     assert ranked_seqs(question, [*context, escaped])[0] == seq
 
 
-def test_later_statements_and_those_of_the_user_come_first_and_questions_never() -> None:
+def test_later_statements_and_user_statements_come_first() -> None:
     question = "what is my dog called?"
     assert ranked_seqs(question, user_messages("My dog is called Bella", "hm", "By now my dog is called Max")) == [3, 1]
     echoed = [message("user", "My dog is called Bella", 1), message("assistant", "Your dog is called Bella!", 2)]
@@ -64,13 +64,6 @@ def test_share_is_the_matched_part_of_the_question() -> None:
     context = user_messages("My friend lives in France.", *(f"Item {n} is here." for n in range(50)))
     assert rank("where in France does my friend live?", context)[0].share == pytest.approx(1.0)
     assert rank("what is the capital of France?", context)[0].share < 0.6
-
-
-def test_earlier_questions_do_not_change_the_ranking() -> None:
-    texts = [f"The {thing} is in box {n}." for n, thing in enumerate(("lamp", "drill", "rope", "lamp shade"), 1)]
-    fresh, used = user_messages(*texts), user_messages(*texts)
-    rank("where is the rope?", used)
-    assert rank("where is the lamp?", fresh) == rank("where is the lamp?", used)
 
 
 def test_huge_text_is_searched_up_to_a_limit() -> None:

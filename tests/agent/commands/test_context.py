@@ -163,7 +163,7 @@ async def test_pin_of_an_invalid_or_summarized_message_is_refused(db: AsyncSessi
         assert 9 in await context_seqs(db)
 
 
-async def test_pin_that_does_not_fit_beside_the_others_is_refused(db: AsyncSessionDB) -> None:
+async def test_pin_that_does_not_fit_is_refused(db: AsyncSessionDB) -> None:
     await fill(db)
     await db.append_message("talk", role="user", content="It is windy there. " * 400)
     async with open_compacting(db) as run:

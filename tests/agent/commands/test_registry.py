@@ -70,9 +70,7 @@ async def test_help_shows_every_command_and_its_form(db: AsyncSessionDB) -> None
         ("/" + "x" * 5000, None),
     ],
 )
-async def test_unknown_command_is_refused_with_a_similar_name(
-    typed: str, meant: str | None, db: AsyncSessionDB
-) -> None:
+async def test_unknown_command_is_refused_with_similar_name(typed: str, meant: str | None, db: AsyncSessionDB) -> None:
     async with open_runtime(db, options=PROMPTS) as run:
         answer = await answer_text(run, typed)
     assert answer.startswith("error: Unknown command: ")
@@ -97,7 +95,7 @@ async def test_missing_and_superfluous_arguments_are_refused(db: AsyncSessionDB)
 
 
 @pytest.mark.parametrize("name", NEED_CONVERSATION)
-async def test_command_about_a_conversation_needs_one_that_exists(name: str, db: AsyncSessionDB) -> None:
+async def test_command_needs_an_existing_conversation(name: str, db: AsyncSessionDB) -> None:
     async with open_runtime(db) as run:
         refused = f"error: The conversation begins with your first message; /{name} needs one."
         assert await answer_text(run, line(name)) == refused

@@ -155,18 +155,6 @@ async def test_history_is_not_changed_while_a_turn_runs_here_or_elsewhere(line: 
         assert (await waiting).interrupted
 
 
-async def test_stop_interrupts_a_turn_that_runs_or_is_about_to_begin(db: AsyncSessionDB) -> None:
-    slow = agents.Trickle("Hm")
-    async with open_runtime(db, slow) as run:
-        for begun in (False, True):
-            assert await answer_text(run, "/stop") == "info: Nothing is running."
-            waiting = run.submit("talk", events.Submit("Go"))
-            if begun:
-                await slow.stuck.reached.wait()
-            await run.send("talk", events.Command("/stop"))
-            assert (await waiting).interrupted
-
-
 async def test_steer_reaches_the_running_turn_and_is_a_message_without_one(db: AsyncSessionDB) -> None:
     reached, go = asyncio.Event(), asyncio.Event()
 
