@@ -101,7 +101,7 @@ async def test_least_recently_used_agents_are_dropped_but_none_in_use(db: AsyncS
     await fill(db, exchanges=50, name="compacting")
     slow, reached, go = blocked_summary()
     clock, given = conversations.Clock(), {"model": agents.Trickle("Hm")}
-    cache = agent_cache.AgentCache(builder := Builder(db, **given), size=3, clock=clock)
+    cache = agent_cache.AgentCache(builder := Builder(db, **given), size=1, clock=clock)
     busy = await cache.get("busy")
     turn = asyncio.create_task(busy.run_conversation("Hello"))
     await given["model"].stuck.reached.wait()

@@ -16,15 +16,16 @@ from tests.support.runtimes import events_until, open_runtime, run_command
 
 
 async def test_subscribers_get_the_same_events_and_messages_are_answered_in_order(db: AsyncSessionDB) -> None:
-    async with open_runtime(db, ScriptedModel(["1", "2", "3"])) as run:
+    async with open_runtime(db, ScriptedModel(["1", "2", "3", "4"])) as run:
         with run.subscribe("talk") as first, run.subscribe("talk") as second:
             waiting = [run.submit("talk", events.Submit(text)) for text in ("a", "b", "c")]
             assert run.queued("talk") == 3
-            one, two = [await events_until(stream, events.TurnFinished, 3) for stream in (first, second)]
+            await run.send("talk", events.Submit("d"))
+            one, two = [await events_until(stream, events.TurnFinished, 4) for stream in (first, second)]
             assert [(await each).final_response for each in waiting] == ["1", "2", "3"]
     assert one == two
     assert [each.number for each in one] == list(range(1, len(one) + 1))
-    assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"] * 3
+    assert [each.role for each in await db.transcript("talk")] == ["user", "assistant"] * 4
 
 
 @pytest.mark.parametrize("line", ["/new", "/quit", "/steer hello", "/resume talk", "/retry"])

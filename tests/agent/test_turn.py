@@ -34,7 +34,7 @@ async def run_turn(
 async def test_turn_is_stored_and_returned(db: AsyncSessionDB) -> None:
     seen: list[events.AnyEvent] = []
     agent = agents.agent(db, ScriptedModel(["Good day."]), session_id="t")
-    assert await db.list_sessions(every=True) == []
+    assert (await db.list_sessions(every=True), await agent.context_tokens() > 0) == ([], True)
     result = await agent.run_conversation("Hello", emit=seen.append)
     assert (result.final_response, result.completed, result.exit_reason) == ("Good day.", True, "completed")
     assert (result.api_calls, result.error, result.failed, result.partial) == (1, None, False, False)

@@ -150,9 +150,12 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
         block("thinking", 0, thinking=""),
         escaped(r"\ud83d", piece("thinking_delta", 0, thinking="Hm @")),
         escaped(second, piece("thinking_delta", 0, thinking="@!")),
+        escaped(r"\ud83d", piece("thinking_delta", 0, thinking="@")),
         event("content_block_stop", index=0),
         escaped(r"\ud83d", block("text", 1, text="Hi @")),
         escaped(second, piece("text_delta", 1, text="@ you")),
+        escaped(r"\ud83d", piece("text_delta", 1, text="@")),
+        event("content_block_stop", index=1),
         block("tool_use", 2, id="a", name="one", input={}),
         block("tool_use", 3, id="b", name="two", input={}),
         escaped(r"\ud83d", piece("input_json_delta", 2, partial_json='{"x": "@')),
@@ -164,8 +167,8 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
         STOP,
     )
     joined = "\U0001f600" if second != "x" else "\ufffdx"
-    thought = content_parts.Reasoning(f"Hm {joined}!", provider="anthropic")
-    assert reply.parts == (thought, content_parts.Text(f"Hi {joined} you"))
+    thought = content_parts.Reasoning(f"Hm {joined}!\ufffd", provider="anthropic")
+    assert reply.parts == (thought, content_parts.Text(f"Hi {joined} you\ufffd"))
     assert reply.calls == (
         types.ToolCall("a", "one", f'{{"x": "{joined}"}}'),
         types.ToolCall("b", "two", f'{{"y": "{joined}"}}'),

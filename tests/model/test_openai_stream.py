@@ -85,6 +85,7 @@ CALLS: dict[str, tuple[Pieces, list[tuple[str, str, str]]]] = {
     "object as arguments": ([[(0, "1", "f", {"a": [1, "ü"]})]], [("1", "f", '{"a":[1,"ü"]}')]),
     "no arguments": ([[(0, "1", "f")]], [("1", "f", "")]),
     "no name": ([[(0, "1", "", "{}")]], [("1", "", "{}")]),
+    "empty piece": ([[(0, *F)], [(0,)]], [F]),
     "any index": ([[(5, *F), (7, *G)]], [F, G]),
 }
 
@@ -163,8 +164,10 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
     found = reply(
         escaped(r"\ud83d", reasoning_content="Hm @"),
         escaped(second, reasoning_content="@!"),
+        escaped(r"\ud83d", reasoning_content="@"),
         escaped(r"\ud83d", content="Hi @"),
         escaped(second, content="@ you"),
+        escaped(r"\ud83d", content="@"),
         escaped(r"\ud83d", tool_calls=[piece(0, "a", "one", '{"x": "@')]),
         escaped(r"\ud83d", tool_calls=[piece(1, "b", "two", '{"y": "@')]),
         escaped(second, tool_calls=[piece(0, arguments='@"}')]),
@@ -173,8 +176,8 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
         chunk("tool_calls"),
     )
     joined = "\U0001f600" if second != "x" else "\ufffdx"
-    assert [part.text for part in found.parts if isinstance(part, content_parts.Reasoning)] == [f"Hm {joined}!"]
-    assert found.text == f"Hi {joined} you"
+    assert [part.text for part in found.parts if isinstance(part, content_parts.Reasoning)] == [f"Hm {joined}!\ufffd"]
+    assert found.text == f"Hi {joined} you\ufffd"
     assert [call.arguments for call in found.calls[:2]] == [f'{{"x": "{joined}"}}', f'{{"y": "{joined}"}}']
     repaired = {"x": "\ufffd", "\ufffd": ["\ufffd"]}
     assert (found.calls[2].id, found.calls[2].name) == ("i\ufffd", "n\ufffd")

@@ -6,7 +6,7 @@ import statistics
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.model import tokens
@@ -29,6 +29,7 @@ def test_estimate_is_within_an_eighth_on_average_and_unbiased() -> None:
     assert abs(statistics.mean(errors)) <= 0.06
 
 
+@example(" HeLLO", "\U00010400")
 @given(st.text(ALPHABET, max_size=200), st.text(ALPHABET, max_size=200))
 def test_estimate_is_bounded_by_bytes_and_nearly_additive(one: str, other: str) -> None:
     size = tokens.estimate(one)

@@ -50,6 +50,7 @@ async def test_compact_keeps_the_requested_exchanges_and_is_undone_and_redone(db
         made = await compact(run, "Here 3")
         assert made.cut_seq == 74
         assert [each.content for each in await db.context("talk")][-6:] == last
+        assert "Nothing to compact" in await answer_text(run, "/compact here 3")
         await answer_text(run, "/compact Undo")
         assert (await db.context("talk")).summary is None
         await answer_text(run, "/compress REDO")
