@@ -1,9 +1,10 @@
-"""A house with one tool in it, whose permissions are asked for: what tests of approvals share."""
+"""A runtime with one tool that needs approval, and the audit log of its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
 
 from holdfast import AIAgent, AsyncSessionDB, events, types
 from holdfast.agent import approvals
@@ -16,7 +17,7 @@ from tests.support.runtimes import events_until
 
 
 class Shell:
-    """A tool that only notes what it would have run."""
+    """A shell tool that records its commands instead of running them."""
 
     def __init__(self, go: Callable[[], Awaitable[str]] | None = None) -> None:
         self.ran: list[str] = []
@@ -39,44 +40,88 @@ class Shell:
         return tools.Plan(act, go)
 
 
-def runs(line: str, name: str = "c1") -> base.Reply:
+def shell_reply(line: str, name: str = "c1") -> base.Reply:
+    """Return a reply that calls the shell tool."""
     return base.Reply(calls=(types.ToolCall(name, "shell", {"command": line}),), usage=types.Usage(10, 5))
 
 
-def law(**said: list[str]) -> rules.Policy:
-    says: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
-    return rules.Policy(tuple(rules.parse_rule(say, text) for say in says for text in said.get(say, [])))
+def policy(**patterns: list[str]) -> rules.Policy:
+    """Return a policy of the rules given as `deny`, `ask` and `allow`."""
+    effects: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
+    return rules.Policy(
+        tuple(rules.parse_rule(effect, text) for effect in effects for text in patterns.get(effect, []))
+    )
 
 
-class House:
-    """A runtime, its permissions, and the tool."""
+def shell_script(*lines: str) -> list[Any]:
+    """Return the replies of a model that runs these commands one after the other and then says that it is done."""
+    return [*(shell_reply(line, f"c{number}") for number, line in enumerate(lines, 1)), *["Done."] * 3]
 
-    def __init__(self, db: AsyncSessionDB, script: list[Any], *, shell: Shell | None = None, **given: Any) -> None:
+
+class ApprovalRuntime:
+    """A runtime with the shell tool and its approvals."""
+
+    def __init__(self, db: AsyncSessionDB, script: Sequence[Any], *, shell: Shell | None = None, **given: Any) -> None:
         self.db, self.shell = db, shell or Shell()
-        self.approvals = approvals.Approvals(
-            given.pop("book", db.permissions), law=given.pop("law", None), yes=given.pop("yes", False)
-        )
-        self.model = ScriptedModel(script)
+        store = given.pop("permissions", db.permissions)
+        self.approvals = approvals.Approvals(store, law=given.pop("law", None), yes=given.pop("yes", False))
+        self.model: base.Model = ScriptedModel(script)
 
         async def build(conversation_id: str) -> AIAgent:
-            return agents.agent(
-                db, self.model, session_id=conversation_id, tools=[self.shell.tool], approvals=self.approvals, **given
-            )
+            used = {"tools": [self.shell.tool], "approvals": self.approvals, **given}
+            return agents.agent(db, self.model, session_id=conversation_id, **used)
 
         self.door = runtime.Runtime(db, build, approvals=self.approvals)
 
+    async def __aenter__(self) -> Self:
+        await self.door.__aenter__()
+        return self
+
+    async def __aexit__(self, *raised: Any) -> None:
+        await self.door.__aexit__(*raised)
+
     @property
     def results(self) -> list[str]:
-        """What the model was told of its calls, in its last request."""
+        """The results of its calls that the model got with its last request."""
+        assert isinstance(self.model, ScriptedModel)
         return [str(each.content) for each in self.model.requests[-1].messages if each.role == "tool"]
 
+    async def run_turn(self, conversation: str = "talk") -> events.TurnResult:
+        """Send a message without a subscriber that can approve, and wait for its turn."""
+        return await self.door.submit(conversation, events.Submit("go"))
 
-async def asked(listening: runtime.EventStream) -> events.ApprovalAsked:
-    last = (await events_until(listening, events.ApprovalAsked))[-1].event
+    @asynccontextmanager
+    async def question(self) -> AsyncIterator[Question]:
+        """Send a message, wait for the first question, and for the end of the turn afterwards."""
+        with self.door.subscribe("talk", can_approve=True) as stream:
+            result = self.door.submit("talk", events.Submit("go"))
+            yield Question(self, stream, await next_question(stream))
+            self.result = await result
+            stream.put(None)
+            self.seen = [emitted.event async for emitted in stream]
+
+
+class Question:
+    """A pending question, and the subscriber that got it."""
+
+    def __init__(self, host: ApprovalRuntime, stream: runtime.EventStream, asked: events.ApprovalAsked) -> None:
+        self.stream, self.asked, self._runtime = stream, asked, host.door
+
+    async def answer(self, answer: Any, by: str = "me", reason: str = "", conversation: str = "talk") -> None:
+        await self._runtime.send(conversation, events.Approve(self.asked.request_id, answer, by, reason))
+
+    async def next(self) -> None:
+        """Wait for the next question."""
+        self.asked = await next_question(self.stream)
+
+
+async def next_question(stream: runtime.EventStream) -> events.ApprovalAsked:
+    """Return the next question that a subscriber gets."""
+    last = (await events_until(stream, events.ApprovalAsked))[-1].event
     assert isinstance(last, events.ApprovalAsked)
     return last
 
 
-async def audit(db: AsyncSessionDB) -> list[tuple[str, bool, str, bool | None]]:
-    """What the audit has, oldest first: what, whether it was allowed, by whom, and how it ended."""
+async def audit_rows(db: AsyncSessionDB) -> list[tuple[str, bool, str, bool | None]]:
+    """Return summary, decision, decider and success of every audited call, oldest first."""
     return [(each.summary, each.allowed, each.by, each.ok) for each in reversed(await db.permissions.audit_log())]

@@ -7,9 +7,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast import AIAgent, AsyncSessionDB, types
+from holdfast import AIAgent, AsyncSessionDB, content_parts, types
 from holdfast.compaction import base, summary
 from holdfast.model import ScriptedModel, tokens
+from holdfast.model import base as models
 from tests.support import agents
 
 WINDOW = 8_000
@@ -47,10 +48,12 @@ class FakeSummarizer:
         return await answer if asyncio.iscoroutine(answer) else answer
 
 
-def compacting_agent(db: AsyncSessionDB, summarizer: Any = None, **given: Any) -> AIAgent:
+def compacting_agent(
+    db: AsyncSessionDB, summarizer: Any = None, *, model: models.Model | None = None, **given: Any
+) -> AIAgent:
     """Return an agent of the conversation `talk` whose context window `fill` exceeds."""
     given = {"session_id": "talk", **given}
-    model = ScriptedModel(["ok"] * 99, window=WINDOW)
+    model = model or ScriptedModel(["ok"] * 99, window=WINDOW)
     return agents.agent(db, model, summarizer=summarizer or FakeSummarizer(), **given)
 
 
@@ -87,6 +90,20 @@ class GrowingMeter(tokens.Meter):
     def of(self, message: types.Message) -> int:
         written = message.uid == "summary" and message.content != summary.MARK
         return 10**6 if written else super().of(message)
+
+
+SUMMARY_USAGE = types.Usage(1_000, 50, cost=0.25)
+
+
+def priced_summarizer() -> summary.ModelSummarizer:
+    """Return a summarizer whose model reports `SUMMARY_USAGE` for its only summary."""
+
+    def summarize(request: models.Request) -> models.Reply:
+        asked = content_parts.text(request.messages[0].content)
+        kept = asked.partition("word for word:\n")[2].partition("\n\n")[0]
+        return models.Reply((content_parts.Text(f"In short.\n{kept}"),), usage=SUMMARY_USAGE)
+
+    return summary.ModelSummarizer(ScriptedModel([summarize], name="small/model", window=100_000))
 
 
 async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:

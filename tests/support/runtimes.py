@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, events
-from holdfast.model import base
+from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from tests.support import agents
 
 
-def open_runtime(db: AsyncSessionDB, model: base.Model) -> runtime.Runtime:
-    async def build(conversation_id: str) -> AIAgent:
-        return agents.agent(db, model, session_id=conversation_id)
+def open_runtime(
+    db: AsyncSessionDB, model: base.Model | None = None, *, options: Mapping[str, Any] | None = None, **given: Any
+) -> runtime.Runtime:
+    """Open a runtime whose agents share a model; `options` are the runtime's, the other settings the agents'."""
+    answering = model or ScriptedModel(["ok"] * 99)
 
-    return runtime.Runtime(db, build)
+    async def build(conversation_id: str) -> AIAgent:
+        return agents.agent(db, answering, session_id=conversation_id, **given)
+
+    return runtime.Runtime(db, build, **(options or {}))
 
 
 async def events_until(stream: runtime.EventStream, kind: type[events.Event], count: int = 1) -> list[events.Emitted]:
@@ -26,6 +32,13 @@ async def events_until(stream: runtime.EventStream, kind: type[events.Event], co
         if not count:
             break
     return seen
+
+
+async def notice_text(stream: runtime.EventStream) -> str:
+    """Return the text of the next notice."""
+    notice = (await events_until(stream, events.Notice))[-1].event
+    assert isinstance(notice, events.Notice)
+    return notice.text
 
 
 async def run_command(run: runtime.Runtime, line: str, conversation: str = "talk") -> Sequence[events.AnyEvent]:

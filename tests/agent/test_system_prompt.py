@@ -1,4 +1,4 @@
-"""Context files: found in the project, confined to it, and announced to the user."""
+"""The system prompt, and the context files in it: confined to the project and announced to the user."""
 
 from __future__ import annotations
 
@@ -10,18 +10,42 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, events
-from holdfast.agent import context_files
+from holdfast.agent import context_files, memory, system_prompt
 from holdfast.model import ScriptedModel
 from tests.support import agents
 
 KEY = "-----BEGIN OPENSSH PRIVATE KEY-----"
 
 
+def prompt(folder: Path, instructions: system_prompt.Instructions = "") -> system_prompt.SystemPrompt:
+    files = context_files.read(str(folder))
+    return system_prompt.SystemPrompt(instructions, files, "likes tea", memory.AgentMemory())
+
+
+async def test_prompt_is_the_same_every_time_and_in_order(tmp_path: Path) -> None:
+    (tmp_path / "AGENTS.md").write_text("Use tabs.", encoding="utf-8")
+    one, two = [await prompt(tmp_path).build("head", "extra") for _ in range(2)]
+    assert one == two
+    assert one.index("Use tabs.") < one.index("likes tea") < one.index("extra")
+
+
+async def test_instructions_replace_the_identity_and_a_function_is_called_every_turn(tmp_path: Path) -> None:
+    texts = iter(["Be brief.", "Be kind."])
+
+    async def instructions() -> str:
+        return next(texts)
+
+    made = prompt(tmp_path, instructions)
+    assert (await made.build("head")).startswith("Be brief.\n")
+    assert (await made.build("head")).startswith("Be kind.\n")
+    assert system_prompt.IDENTITY not in made.text
+
+
 def texts(folder: Path) -> list[str]:
     return [each.text for each in context_files.read(str(folder))]
 
 
-def test_file_is_found_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
+def test_context_file_is_found_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("outside", encoding="utf-8")
     repository = tmp_path / "repository"
     deep = repository / "a" / "b"
@@ -39,7 +63,7 @@ def test_file_is_found_up_to_the_root_of_the_repository(tmp_path: Path) -> None:
     assert texts(deep) == ["Use spaces."]
 
 
-def test_huge_file_is_cut_and_the_notice_says_so(tmp_path: Path) -> None:
+def test_huge_context_file_is_cut_and_the_notice_says_so(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes(b"\xff\xfe" + b"x" * 1_000_000)
     (found,) = context_files.read(str(tmp_path))
     assert len(found.text) < context_files.MAX_CHARACTERS + 100
@@ -47,29 +71,17 @@ def test_huge_file_is_cut_and_the_notice_says_so(tmp_path: Path) -> None:
     assert "1,000,002 bytes, the first 32,000 characters" in found.notice.text
 
 
-def link_out(path: Path, outside: Path) -> None:
-    path.symlink_to(outside / ".ssh" / "id_rsa")
-
-
-def link_through_folder(path: Path, outside: Path) -> None:
-    (path.parent / "docs").symlink_to(outside / ".ssh")
+def link_through_folder(path: Path) -> None:
+    (path.parent / "docs").symlink_to("../home/.ssh")
     path.symlink_to("docs/id_rsa")
 
 
-def link_to_secret_inside(path: Path, outside: Path) -> None:
+def link_to_secret(path: Path) -> None:
     (path.parent / ".env").write_text(KEY, encoding="utf-8")
     path.symlink_to(".env")
 
 
-def link_to_kernel(path: Path, outside: Path) -> None:
-    path.symlink_to("/proc/self/environ")
-
-
-def pipe(path: Path, outside: Path) -> None:
-    os.mkfifo(path)
-
-
-def listener(path: Path, outside: Path) -> None:
+def bind_socket(path: Path) -> None:
     here = os.getcwd()
     os.chdir(path.parent)  # the path of a socket must be short
     try:
@@ -80,36 +92,43 @@ def listener(path: Path, outside: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [link_out, link_through_folder, link_to_secret_inside, link_to_kernel, pipe, listener, Path.mkdir]
+    "make",
+    [
+        lambda path: path.symlink_to("../home/.ssh/id_rsa"),
+        link_through_folder,
+        link_to_secret,
+        lambda path: path.symlink_to("/proc/self/environ"),
+        os.mkfifo,
+        bind_socket,
+        Path.mkdir,
+    ],
+    ids=["link", "link through a folder", "link to a secret", "link to the kernel", "pipe", "socket", "folder"],
 )
-async def test_file_that_leads_elsewhere_is_refused_and_announced(
-    tmp_path: Path, make: Callable[..., None], db: AsyncSessionDB
-) -> None:
-    repository, outside = tmp_path / "clone", tmp_path / "home"
+async def test_context_file_link_is_refused(tmp_path: Path, make: Callable[[Path], None], db: AsyncSessionDB) -> None:
+    repository, secret = tmp_path / "clone", tmp_path / "home" / ".ssh" / "id_rsa"
     (repository / ".git").mkdir(parents=True)
-    (outside / ".ssh").mkdir(parents=True)
-    (outside / ".ssh" / "id_rsa").write_text(KEY, encoding="utf-8")
-    make(repository / "AGENTS.md", *([outside] if make is not Path.mkdir else []))
-
+    secret.parent.mkdir(parents=True)
+    secret.write_text(KEY, encoding="utf-8")
+    make(repository / "AGENTS.md")
     model, seen = ScriptedModel(["ok"]), list[events.AnyEvent]()
     agent = agents.agent(db, model, folder=str(repository), context_files=True)
     assert (await agent.run_conversation("Hello", emit=seen.append)).completed
     assert KEY not in model.requests[0].system
-    (told,) = [each for each in seen if isinstance(each, events.Notice)]
-    assert told.level == "warning"
-    assert told.text.startswith(f"{repository}/AGENTS.md is not used: ")
-    assert KEY not in told.text
+    (notice,) = [each for each in seen if isinstance(each, events.Notice)]
+    assert notice.level == "warning"
+    assert notice.text.startswith(f"{repository}/AGENTS.md is not used: ")
+    assert KEY not in notice.text
 
 
-def test_store_in_the_project_is_never_opened_as_a_context_file(tmp_path: Path) -> None:
-    """To close any descriptor of the file would cancel SQLite's locks."""
+def test_store_is_never_opened_as_a_context_file(tmp_path: Path) -> None:
+    """SQLite drops its POSIX locks when any descriptor of the file is closed."""
     (tmp_path / "AGENTS.md").symlink_to("notes.sqlite")
     with SessionDB(tmp_path / "notes.sqlite") as db:
         (found,) = agents.agent(db, ScriptedModel([]), folder=str(tmp_path), context_files=True).context_files
     assert (found.text, "off limits" in found.problem) == ("", True)
 
 
-async def test_file_is_announced_once_and_again_when_it_changed(tmp_path: Path, db: AsyncSessionDB) -> None:
+async def test_context_file_is_announced_once_and_again_when_it_changed(tmp_path: Path, db: AsyncSessionDB) -> None:
     file = tmp_path / "AGENTS.md"
 
     async def announced(**given: bool) -> list[str]:

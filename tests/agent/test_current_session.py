@@ -1,4 +1,4 @@
-"""Which session the code at hand works for: always the head of its conversation."""
+"""The current session: always the head of the conversation that the code works for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.model import ScriptedModel
 from tests.support import agents, conversations
 
 
-def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
+def test_current_session_is_the_head_after_a_compaction() -> None:
     with SessionDB(":memory:") as db:
         conversations.begin(db, "talk", "one")
         with current_session("talk", db):
@@ -25,7 +25,7 @@ def test_the_current_session_is_the_head_also_after_a_rotation() -> None:
         assert agent_current_session.current_conversation_id() is None
 
 
-def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_counts_only_outside_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SESSION_ID", "from-outside")
     assert current_session_id() == "from-outside"
     with SessionDB(":memory:") as db, current_session("not-yet", db):
@@ -34,20 +34,7 @@ def test_the_environment_is_asked_only_where_no_conversation_was_set(monkeypatch
     assert current_session_id() is None
 
 
-async def test_lease_of_a_turn_or_a_compaction_names_its_agent(db: AsyncSessionDB) -> None:
-    async def look(_: object) -> str:
-        (lease,) = await db.leases()
-        return lease.agent
-
-    model = ScriptedModel([agents.calls("look"), "Done.", agents.calls("look"), "Done."])
-    agent = agents.agent(db, model, source="desk", session_id="talk", tools=[agents.tool("look", look)])
-    for _ in range(2):  # the one that begins the conversation, and another
-        result = await agent.run_conversation("Who?")
-        assert (result.completed, result.messages[2].content) == (True, agent.name)
-    assert agent.name.startswith("desk#")
-
-
-async def test_two_tasks_do_not_see_each_others_conversation(db: AsyncSessionDB) -> None:
+async def test_concurrent_turns_see_their_own_conversation(db: AsyncSessionDB) -> None:
     seen: dict[str, str | None] = {}
 
     async def look(_: object) -> str:

@@ -1,0 +1,96 @@
+"""Titles of conversations: requested, taken, invalid and automatic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast import AsyncSessionDB, errors, events
+from holdfast.agent import titles
+from holdfast.model import ScriptedModel
+from tests.support import agents
+from tests.support.runtimes import open_runtime
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("Plan the trip to Lisbon", "Plan the trip to Lisbon"),
+        ("# Plan\nthe **trip**", "Plan the trip"),
+        ("What is the capital of Peru? And of Chile?", "What is the capital of Peru"),
+        ("word " * 40, " ".join(["word"] * 12)),
+        ("x" * 200, "x" * 60),
+        ("", ""),
+    ],
+)
+def test_automatic_title_is_made_of_the_first_words(text: str, title: str) -> None:
+    assert titles.title_from_text(text) == title
+
+
+async def test_first_message_gives_the_title_with_a_number_if_it_is_taken(db: AsyncSessionDB) -> None:
+    for name in ("one", "two", "three"):
+        agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id=name)
+        await agent.run_conversation("Plan the trip")
+        await agent.run_conversation("Something else")
+    found = [(await db.conversation(name)).title for name in ("one", "two", "three")]
+    assert found == ["Plan the trip", "Plan the trip #2", "Plan the trip #3"]
+
+
+@pytest.mark.parametrize("wanted", ["Taken", "\u200b"])
+async def test_invalid_title_is_reported_and_the_automatic_one_is_set(wanted: str, db: AsyncSessionDB) -> None:
+    await db.create_session("other", source="test", title="Taken")
+    seen: list[events.AnyEvent] = []
+    agent = agents.agent(db, ScriptedModel(["a"]), session_id="t", title=wanted)
+    await agent.run_conversation("Hello there friend", emit=seen.append)
+    assert (await db.conversation("t")).title == "Hello there friend"
+    assert agent.title.wanted is None
+    assert any(isinstance(event, events.Notice) and "title was not set" in event.text for event in seen)
+
+
+@contextmanager
+def failing_titles(db: AsyncSessionDB, error: Exception) -> Iterator[None]:
+    """Let the store set no title meanwhile."""
+    works = db.set_session_title
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    db.set_session_title = fail  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        db.set_session_title = works  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("error", [errors.StoreBusy(), OSError(5, "x")])
+@pytest.mark.parametrize(
+    ("wanted", "taken", "title"),
+    [("Mine", "", "Mine"), (None, "", "Hello there friend"), ("Mine", "Mine", "Hello there friend")],
+)
+async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
+    error: Exception, wanted: str | None, taken: str, title: str, db: AsyncSessionDB
+) -> None:
+    seen = list[events.AnyEvent]()
+    agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
+    with failing_titles(db, error):
+        assert (await agent.run_conversation("Hello there friend", emit=seen.append)).completed
+        assert agent.title.wanted == wanted
+    (notice,) = (each.text for each in seen if isinstance(each, events.Notice))
+    assert "the next turn tries again" in notice
+    if taken:
+        await db.create_session("other", source="test", title=taken)
+    assert (await agent.run_conversation("Again")).completed
+    assert (await db.conversation("t")).title == title
+
+
+async def test_pending_title_outlives_its_agent(db: AsyncSessionDB) -> None:
+    async with open_runtime(db) as run:
+        run.want_title("t", "Mine")
+        with failing_titles(db, RuntimeError("x")):
+            assert (await run.submit("t", events.Submit("Hello"))).completed
+        run.agents.forget("t")
+        assert run.wanted_title("t") == "Mine"
+        assert (await run.submit("t", events.Submit("Again"))).completed
+        assert ((await db.conversation("t")).title, run.wanted_title("t")) == ("Mine", None)

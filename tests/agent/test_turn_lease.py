@@ -1,0 +1,99 @@
+"""The lease of a turn: turns queue up, and a turn that lost its lease cannot write."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
+from holdfast.model import ScriptedModel, base
+from tests.support import agents, conversations, polling
+
+
+async def test_second_turn_waits_for_the_first_and_announces_it(db: AsyncSessionDB) -> None:
+    seen: list[events.AnyEvent] = []
+    slow, quick = agents.Trickle("Hm"), ScriptedModel(["Yes."])
+    first = agents.agent(db, slow, session_id="t")
+    turn = asyncio.create_task(first.run_conversation("One"))
+    await slow.stuck.reached.wait()
+    second = asyncio.create_task(agents.agent(db, quick, session_id="t").run_conversation("Two", emit=seen.append))
+    await polling.until_async(lambda: seen)
+    assert agents.kinds(seen) == ["TurnQueued"]
+    assert quick.requests == []
+    first.interrupt()
+    assert (await second).completed
+    assert (await turn).interrupted
+    assert [each.role for each in await db.transcript("t")] == ["user", "assistant", "user", "assistant"]
+
+
+async def test_turn_without_patience_is_refused_and_stores_nothing(db: AsyncSessionDB) -> None:
+    await db.append_message("t", role="user", content="x", create=types.NewConversation(source="test"))
+    await db.acquire_lease("t", "turn", "another agent")
+    result = await agents.agent(db, ScriptedModel([]), session_id="t", patience=0.0).run_conversation("Hi")
+    assert (result.exit_reason, result.failed, result.messages) == ("busy", True, ())
+    assert "another agent" in str(result.error)
+    assert len(await db.transcript("t")) == 1
+
+
+async def test_concurrent_first_messages_are_answered_in_separate_turns(db: AsyncSessionDB) -> None:
+    def echo(request: base.Request) -> str:
+        assert request.messages[-1].role == "user"
+        return f"re {content_parts.text(request.messages[-1].content)}"
+
+    for attempt in range(8):
+        rivals = [agents.agent(db, ScriptedModel([echo]), session_id=f"t{attempt}") for _ in range(3)]
+        results = await asyncio.gather(*(one.run_conversation(f"{n}") for n, one in enumerate(rivals)))
+        for number, result in enumerate(results):
+            assert [content_parts.text(each.content) for each in result.messages] == [f"{number}", f"re {number}"]
+        assert [each.role for each in await db.transcript(f"t{attempt}")] == ["user", "assistant"] * 3
+
+
+async def test_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
+    async with agents.store(clock=conversations.Clock()) as db:
+        model = agents.Trickle("I am")
+        turn = asyncio.create_task(agents.agent(db, model, session_id="t", lease_ttl=0.2).run_conversation("Go"))
+        await model.stuck.reached.wait()
+        (held,) = await db.leases()
+        await db.acquire_lease("t", "turn", held.holder)  # a new token makes the old one invalid
+        result = await turn
+        assert (result.exit_reason, result.failed) == ("lease_lost", True)
+        assert model.stuck.cancelled
+        assert [each.role for each in await db.transcript("t")] == ["user"]
+
+
+async def test_append_after_a_takeover_is_refused(db: AsyncSessionDB) -> None:
+    async def take_over(_: dict[str, Any]) -> str:
+        (held,) = await db.leases()
+        await db.acquire_lease("t", "turn", held.holder)
+        return "too late"
+
+    model, tools = ScriptedModel([agents.calls("it"), "never"]), [agents.tool("it", take_over)]
+    result = await agents.agent(db, model, session_id="t", tools=tools).run_conversation("Go")
+    assert result.exit_reason == "lease_lost"
+    assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]
+
+
+@pytest.mark.parametrize("noticed_by", ["append", "renewal"])
+async def test_lease_that_expired_on_a_full_disk_is_reported_as_a_full_disk(
+    noticed_by: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    def fail(point: str) -> None:
+        if point == "renew.begun":
+            raise errors.StoreFull()
+
+    async def wait(_: dict[str, Any]) -> str:
+        monkeypatch.setattr(fault_points, "hook", fail)
+        while (await db.leases())[0].state != "expired":
+            await asyncio.sleep(0.01)
+        if noticed_by == "renewal":
+            monkeypatch.setattr(fault_points, "hook", None)
+            await asyncio.Event().wait()
+        return "done"
+
+    model, tools = ScriptedModel([agents.calls("it"), "never"]), [agents.tool("it", wait)]
+    result = await agents.agent(db, model, session_id="t", lease_ttl=0.2, tools=tools).run_conversation("Go")
+    monkeypatch.setattr(fault_points, "hook", None)
+    assert result.exit_reason == "store"
+    assert "disk is full" in str(result.error)

@@ -1,0 +1,214 @@
+"""Models behind the APIs of Anthropic and OpenAI: the HTTP call as a server sees it, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import errors, types
+from holdfast.model import base, retry
+from holdfast.model.anthropic import adapter as anthropic
+from holdfast.model.openai import adapter as openai
+from tests.support.provider_calls import REQUEST, collect
+from tests.support.replay_server import Answer, Asked, Server, events, refusal
+
+KEY = "a-secret-of-mine"
+
+
+def chunk(finish: str | None = None, /, **delta: Any) -> dict[str, Any]:
+    return {"id": "c", "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+@dataclass(frozen=True)
+class Api:
+    """An adapter, and the events of a stream that says Hello."""
+
+    adapter: type[anthropic.AnthropicModel] | type[openai.OpenAIModel]
+    begin: list[Any]
+    text: list[Any]
+    finish: list[Any]
+    end: list[Any]
+
+    @property
+    def hello(self) -> list[Any]:
+        return [*self.begin, *self.text]
+
+    @property
+    def whole(self) -> Answer:
+        return Answer([events(*self.hello, *self.finish, *self.end)])
+
+    def create(self, server: Server, path: str = "", **given: Any) -> anthropic.AnthropicModel | openai.OpenAIModel:
+        return self.adapter("m", base_url=server.url + path, window=1000, **{"key": KEY, **given})
+
+
+ANTHROPIC = Api(
+    anthropic.AnthropicModel,
+    [{"type": "message_start", "message": {"id": "msg_1", "usage": {"input_tokens": 5, "output_tokens": 1}}}],
+    [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hello"}}],
+    [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 2}}],
+    [{"type": "message_stop"}],
+)
+OPENAI = Api(
+    openai.OpenAIModel,
+    [],
+    [chunk(content="Hello")],
+    [chunk("stop")],
+    [{"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}}, "[DONE]"],
+)
+
+
+@pytest.fixture(params=[ANTHROPIC, OPENAI], ids=["anthropic", "openai"])
+def api(request: pytest.FixtureRequest) -> Api:
+    return request.param  # type: ignore[no-any-return]
+
+
+async def ask(
+    api: Api, *answers: Answer, request: base.Request = REQUEST, times: int = 1, retries: bool = False, **given: Any
+) -> tuple[base.Reply, errors.ModelError | None, Sequence[Asked]]:
+    """Ask a model behind a server that gives these answers."""
+    async with Server(*answers) as server:
+        model: base.Model = api.create(server, **given)
+        if retries:
+            model = retry.RetryingModel(model, sleep=asyncio.sleep, backoff=retry.Backoff(first_delay=0))
+        for _ in range(times):
+            reply, _, error = await collect(model, request)
+        await model.close()
+        return reply, error, server.asked
+
+
+@pytest.mark.parametrize(
+    ("called", "path", "sent"),
+    [
+        (ANTHROPIC, "", "/v1/messages"),
+        (ANTHROPIC, "/v1/", "/v1/messages"),
+        (OPENAI, "/v1/", "/v1/chat/completions"),
+        (OPENAI, "", "/chat/completions"),
+        (OPENAI, "/v1/chat/completions", "/v1/chat/completions"),
+        (OPENAI, "/openai?api-version=1", "/openai/chat/completions?api-version=1"),
+    ],
+)
+async def test_path_is_derived_from_the_base_url(called: Api, path: str, sent: str) -> None:
+    reply, error, (request,) = await ask(called, called.whole, path=path)
+    assert (reply.text, reply.finish, reply.usage, error) == ("Hello", "stop", types.Usage(5, 2), None)
+    assert (request.method, request.path) == ("POST", sent)
+
+
+async def test_key_headers_settings_and_price_are_used(api: Api) -> None:
+    given = {"headers": {"x-team": "blue"}, "extra": {"seed": 7}, "price": base.Price(input=2, output=10)}
+    reply, _, (request,) = await ask(api, api.whole, **given)
+    sent = {name: request.headers[name] for name in ("authorization", "x-team", "content-type")}
+    assert sent == {"authorization": f"Bearer {KEY}", "x-team": "blue", "content-type": "application/json"}
+    assert (request.json["seed"], request.json["model"]) == (7, "m")
+    assert reply.usage.cost == (5 * 2 + 2 * 10) / 1_000_000
+    _, _, (request,) = await ask(api, api.whole, key=None)
+    assert not {"x-api-key", "authorization"} & set(request.headers)
+
+
+async def test_anthropic_gets_its_own_key_header_and_output_limit() -> None:
+    _, _, (request,) = await ask(ANTHROPIC, ANTHROPIC.whole, max_output=33)
+    assert (request.headers["x-api-key"], request.json["max_tokens"]) == (KEY, 33)
+    assert anthropic.AnthropicModel("claude", window=7).name == "anthropic/claude"
+    assert anthropic.AnthropicModel("claude", window=7, name="work/claude").name == "work/claude"
+
+
+@pytest.mark.parametrize("cut", [True, False])
+async def test_cut_stream_keeps_its_text_and_is_not_retried(cut: bool, api: Api) -> None:
+    reply, error, requests = await ask(api, Answer([events(*api.hello)], cut=cut), api.whole, retries=True)
+    assert (reply.text, reply.finish, type(error)) == ("Hello", "cut", errors.ModelCut)
+    assert len(requests) == 1
+
+
+async def test_stream_cut_before_any_text_is_retried(api: Api) -> None:
+    broken = [Answer([events(*api.begin)], cut=True), Answer([events(*api.begin)]), Answer([b"data: {oops\n\n"])]
+    reply, error, requests = await ask(api, *broken, api.whole, retries=True)
+    assert (reply.text, error, len(requests)) == ("Hello", None, 4)
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"), [([], {"cut": True}), ([], {}), (["end"], {"hang": True})], ids=["cut", "closed", "open"]
+)
+async def test_reply_is_complete_with_its_finish_reason(ending: list[str], options: dict[str, bool], api: Api) -> None:
+    data = [*api.hello, *api.finish, *(api.end if ending else [])]
+    reply, error, _ = await ask(api, Answer([events(*data)], **options))
+    assert (reply.text, reply.finish, error) == ("Hello", "stop", None)
+
+
+async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> None:
+    async with Server(Answer([events(*api.hello)], hang=True)) as server:
+        model = api.create(server)
+        async with aclosing(model.stream(REQUEST)) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, base.ContentDelta):
+                    break
+        await asyncio.wait_for(server.left.wait(), 60)
+        await model.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words", "expected"),
+    [
+        (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", errors.ContextOverflow),
+        (400, "invalid_request_error", "messages: at least one message is required", errors.RequestRefused),
+        (401, "authentication_error", "invalid x-api-key", errors.KeyRefused),
+        (429, "rate_limit_error", "This request would exceed your limit", errors.ModelBusy),
+        (500, "api_error", "Internal server error", errors.ModelServerError),
+    ],
+)
+async def test_refusal_shows_no_key(
+    status: int, kind: str, words: str, expected: type[errors.ModelError], api: Api
+) -> None:
+    body = {"type": "error", "error": {"type": kind, "message": f"{words} {KEY}"}}
+    _, error, _ = await ask(api, refusal(status, body), name="some/m")
+    assert type(error) is expected
+    assert (error.status, error.model) == (status, "some/m")
+    assert words.split(maxsplit=1)[0] in str(error)
+    assert KEY not in str(error)
+    _, error, _ = await ask(api, Answer([events(*api.begin, body)]))
+    assert error is not None
+    assert KEY not in str(error)
+
+
+def refuse_field(field: str) -> Answer:
+    return refusal(400, {"error": {"message": f"Unknown field: {field}"}})
+
+
+async def test_refused_fields_are_left_out_from_then_on() -> None:
+    request = base.Request(messages=REQUEST.messages, temperature=0.0)
+    answers = [refuse_field("stream_options"), refuse_field("'temperature'"), OPENAI.whole]
+    reply, error, requests = await ask(OPENAI, *answers, request=request, times=2)
+    assert (reply.text, error) == ("Hello", None)
+    assert ["stream_options" in one.json for one in requests] == [True, False, False, False]
+    assert ["temperature" in one.json for one in requests] == [True, True, False, False]
+    _, error, requests = await ask(OPENAI, refuse_field("stream_options"))
+    assert (type(error), len(requests)) == (errors.RequestRefused, 2)
+
+
+@pytest.mark.parametrize(
+    ("base_url", "name", "field", "length"),
+    [
+        ("https://api.openai.com/v1", "openai/m", "max_completion_tokens", 40),
+        ("https://x.openai.azure.com/openai/v1", "x.openai.azure.com/m", "max_completion_tokens", 40),
+        ("https://api.mistral.ai/v1", "mistral/m", "max_tokens", 9),
+        ("http://localhost:11434/v1", "ollama/m", "max_tokens", 40),
+        ("http://127.0.0.1:9999/v1", "127.0.0.1/m", "max_tokens", 40),
+        ("https://models.example.org:8080/v1", "models.example.org/m", "max_tokens", 40),
+        ("", "unknown/m", "max_tokens", 40),
+    ],
+)
+def test_name_and_dialect_depend_on_the_address(base_url: str, name: str, field: str, length: int) -> None:
+    assert openai.OpenAIModel("m", base_url=base_url, window=1).name == name
+    assert openai.OpenAIModel("m", base_url=base_url, window=1, name="mine/m").name == "mine/m"
+    dialect = openai.choose_dialect(base_url, "p")
+    assert (dialect.max_tokens, dialect.id_length, dialect.provider) == (field, length, "p")
+
+
+def test_advice_names_the_variable_the_server_or_the_model() -> None:
+    local = openai.build_advice("a/b", "b", "http://localhost:11434/v1")
+    assert openai.build_advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
+    assert "ollama serve" in local.reach
+    assert "ollama pull b" in local.missing

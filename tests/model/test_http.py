@@ -1,0 +1,273 @@
+"""The HTTP client: every event arrives whole, and every failure is a model error without a secret."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx2
+import pytest
+import trustme
+
+from holdfast import errors
+from holdfast.model import http, provider_errors
+from tests.support import replay_server
+from tests.support.replay_server import Answer, Server
+
+ADVICE = provider_errors.Advice(model="some/model", key="Set SOME_KEY.", reach="Start it with `serve`.")
+KEY = "hunter22-secret"
+HEADERS = {"authorization": f"Bearer {KEY}", "content-type": "application/json"}
+BODY = b'{"messages":[{"content":"a private message"}]}'
+
+
+async def read(url: str, *, headers: dict[str, str] = HEADERS, timeout: float = 5.0) -> list[httpx2.ServerSentEvent]:
+    client = http.HttpClient(ADVICE, headers, timeout=timeout)
+    received: list[httpx2.ServerSentEvent] = []
+    try:
+        async with aclosing(client.post_stream(url, BODY)) as events:
+            async for event in events:
+                received += [event]
+    except errors.ModelError as error:
+        error.received = received  # type: ignore[attr-defined]
+        raise
+    finally:
+        await client.close()
+    return received
+
+
+async def read_answer(answer: Answer) -> list[httpx2.ServerSentEvent]:
+    async with Server(answer) as server:
+        return await read(server.url)
+
+
+async def read_failure(answer: Answer, timeout: float = 5.0) -> errors.ModelError:
+    async with Server(answer) as server:
+        with pytest.raises(errors.ModelError) as caught:
+            await read(server.url, timeout=timeout)
+    assert KEY not in str(caught.value)
+    assert "private" not in str(caught.value)
+    return caught.value
+
+
+STREAM = "data: Grüße 🌊\n\nevent: named\ndata: one\ndata: two\n\n: keep-alive\n\ndata:three\n\n".encode()
+EVENTS = [
+    httpx2.ServerSentEvent("message", "Grüße 🌊"),
+    httpx2.ServerSentEvent("named", "one\ntwo"),
+    httpx2.ServerSentEvent("message", "three"),
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+async def test_events_are_the_same_however_the_bytes_are_split(size: int, end: bytes) -> None:
+    data = STREAM.replace(b"\n", end)
+    assert await read_answer(Answer([data[at : at + size] for at in range(0, len(data), size)])) == EVENTS
+
+
+@pytest.mark.parametrize("kind", [None, "text/plain", "text/event-stream; charset=latin-1"])
+async def test_stream_is_utf8_with_any_content_type(kind: str | None) -> None:
+    assert await read_answer(Answer([STREAM], headers={"content-type": kind} if kind else {})) == EVENTS
+
+
+async def test_large_event_arrives_whole() -> None:
+    (event,) = await read_answer(Answer([replay_server.events("x" * 3_000_000)]))
+    assert event == httpx2.ServerSentEvent("message", "x" * 3_000_000)
+
+
+async def test_cut_connection_is_a_cut_after_an_event_and_unreachable_before() -> None:
+    error = await read_failure(Answer([replay_server.events("one"), b"data: tw"], cut=True))
+    assert isinstance(error, errors.ModelCut)
+    assert error.received == [httpx2.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
+    error = await read_failure(Answer([b"data: on"], cut=True))
+    assert isinstance(error, errors.ModelUnreachable)
+    assert error.retryable
+
+
+async def test_silence_is_an_error_before_and_after_the_first_event() -> None:
+    error = await read_failure(Answer(hang=True), timeout=0.05)
+    assert isinstance(error, errors.ModelUnreachable)
+    assert "0.05 seconds" in str(error)
+    for timeout in (0.2, 2.0, 20.0):  # on a busy machine the first event may arrive too late
+        error = await read_failure(Answer([replay_server.events("one")], hang=True), timeout=timeout)
+        if isinstance(error, errors.ModelCut):
+            break
+    assert isinstance(error, errors.ModelCut)
+
+
+async def test_unreachable_server_is_reported_with_address_reason_and_advice() -> None:
+    async with Server(Answer()) as server:
+        url = server.url
+    with pytest.raises(errors.ModelUnreachable) as caught:
+        await read(f"{url.replace('://', '://me:hunter22@')}/v1?key=hunter22")
+    assert str(caught.value) == f"some/model ({url}) cannot be reached: connection refused. Start it with `serve`."
+    with pytest.raises(errors.ModelUnreachable, match=r"\(https?://nowhere\.invalid\) cannot be reached: [a-z]"):
+        await read("http://nowhere.invalid/v1")
+
+
+def test_first_of_several_addresses_gives_the_reason() -> None:
+    several = OSError("All connection attempts failed")
+    several.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connect call failed"), OSError(113, "no")])
+    failed = httpx2.ConnectError("All connection attempts failed")
+    failed.__cause__ = several
+    assert http._find_reason(failed) == os.strerror(111).lower()
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[::1/", "http://a:b:c/"])
+async def test_invalid_address_is_refused(url: str) -> None:
+    with pytest.raises(errors.ModelError) as caught:
+        await read(url)
+    assert isinstance(caught.value, errors.RequestRefused | errors.ModelUnreachable)
+
+
+@pytest.mark.parametrize("key", ["a\nb", "schlüssel", " padded", "a\x00b"])
+async def test_key_that_cannot_be_sent_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(errors.KeyRefused, match="Set SOME_KEY") as caught:
+        await read("http://127.0.0.1:1/", headers={"authorization": f"Bearer {key}", "x": key})
+    assert key not in str(caught.value)
+
+
+async def test_untrusted_certificate_is_reported_with_the_variable_to_set() -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    async with await asyncio.start_server(hang_up, "127.0.0.1", 0, ssl=context) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(errors.ModelUnreachable, match="SSL_CERT_FILE"):
+            await read(f"https://127.0.0.1:{port}/")
+
+
+async def test_unreadable_certificate_file_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "missing.pem"))
+    with pytest.raises(errors.ModelUnreachable, match="SSL_CERT_FILE"):
+        await read("https://model.invalid/")
+
+
+async def test_server_without_tls_at_a_secure_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.2)  # the server never answers the handshake
+    async with Server(Answer([STREAM])) as server:
+        with pytest.raises(errors.ModelUnreachable):
+            await read(server.url.replace("http:", "https:"))
+
+
+async def test_refusal_has_its_status_reason_and_delay() -> None:
+    error = await read_failure(replay_server.refusal(429, {"error": {"message": f"Slow, {KEY}"}}, retry_after="3"))
+    assert isinstance(error, errors.ModelBusy)
+    assert (error.status, error.retry_after, "Slow" in str(error)) == (429, 3.0, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (Answer([b"x" * 1_000_000] * 3, 500, {"content-type": "text/plain"}, hang=True), errors.ModelServerError, ""),
+        (replay_server.refusal(200, {"error": {"code": "context_length_exceeded"}}), errors.ContextOverflow, ""),
+        (replay_server.refusal(200, {"choices": []}), errors.ModelServerError, ""),
+        (replay_server.refusal(200, [1, 2]), errors.ModelServerError, ""),
+        (Answer([b"<html>"], headers={"content-type": "text/html"}), errors.ModelServerError, "Check the base URL"),
+        (Answer([b"not packed"], headers={"content-encoding": "gzip"}), errors.ModelServerError, ""),
+    ],
+    ids=["endless", "error", "reply", "list", "web page", "broken compression"],
+)
+async def test_answer_that_is_no_stream_is_an_error(answer: Answer, kind: type[errors.ModelError], words: str) -> None:
+    error = await read_failure(answer)
+    assert type(error) is kind
+    assert words in str(error)
+
+
+@pytest.mark.parametrize("how", ["close", "cancel"])
+async def test_stopping_the_reader_ends_the_call_at_the_provider(how: str) -> None:
+    async with Server(Answer([replay_server.events("one")], hang=True)) as server:
+        client, begun = http.HttpClient(ADVICE, HEADERS), asyncio.Event()
+
+        async def consume() -> None:
+            async with aclosing(client.post_stream(server.url, b"{}")) as events:
+                async for _ in events:
+                    begun.set()
+                    if how == "close":
+                        return
+
+        task = asyncio.create_task(consume())
+        await begun.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        async with asyncio.timeout(60):
+            await server.left.wait()
+        await client.close()
+
+
+async def test_one_client_makes_concurrent_calls_and_reopens_after_close() -> None:
+    client = http.HttpClient(ADVICE, HEADERS)
+
+    async def call(url: str) -> list[str]:
+        return [event.data async for event in client.post_stream(url, b"{}")]
+
+    async with Server(Answer([replay_server.events("one")])) as server:
+        assert await asyncio.gather(*(call(server.url) for _ in range(40))) == [["one"]] * 40
+        await client.close()
+        assert await call(server.url) == ["one"]
+        await client.close()
+
+
+# The connection of a closed event loop warns when it is collected: here, not in a later test.
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_client_works_in_another_event_loop() -> None:
+    clients, kept, data = [http.HttpClient(ADVICE, HEADERS)], list[socket.socket](), replay_server.events("one")
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(data)
+
+    def serve() -> None:
+        for _ in range(2):  # the connection of the first loop stays open
+            connection, _ = listening.accept()
+            kept.append(connection)
+            connection.recv(65536)
+            connection.sendall(head + data)
+
+    async def call() -> list[str]:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        return [event.data async for event in clients[0].post_stream(url, b"{}")]
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert [asyncio.run(call()), asyncio.run(call())] == [["one"], ["one"]]
+        thread.join()
+    for connection in kept:
+        connection.close()
+    clients.clear()
+    gc.collect()
+
+
+async def test_proxy_is_used_for_other_hosts_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    async with Server(Answer([STREAM])) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        assert await read("http://model.invalid/v1") == EVENTS
+        assert proxy.asked[0].path == "http://model.invalid/v1"
+        assert await read_answer(Answer([STREAM])) == EVENTS
+        assert len(proxy.asked) == 1
+
+
+@pytest.mark.parametrize("proxy", ["nonsense://127.0.0.1:9", "http://[::1"])
+async def test_invalid_proxy_is_a_model_error(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", proxy)
+    with pytest.raises(errors.ModelUnreachable, match="proxy"):
+        await read("http://model.invalid/v1")
+
+
+def test_http_library_is_loaded_by_provider_models_only() -> None:
+    code = (
+        "import sys; from holdfast.model import base, local_servers, provider_errors, reply_builder, offline;"
+        "from holdfast.model.openai import request, stream; assert 'httpx2' not in sys.modules;"
+        "from holdfast.model.openai import adapter; assert 'httpx2' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,65 @@
+"""Replies built from deltas, and the replies of a scripted model."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import content_parts, errors, types
+from holdfast.model import ScriptedModel, base, reply_builder
+from tests.support.provider_calls import collect
+
+
+def build(*deltas: base.Delta) -> base.Reply:
+    builder = reply_builder.ReplyBuilder("some/model")
+    for delta in deltas:
+        builder.add(delta)
+    return builder.reply()
+
+
+def test_text_and_reasoning_become_parts_in_their_order() -> None:
+    reply = build(
+        base.ThinkingDelta("Let me "),
+        base.ThinkingDelta("see."),
+        base.ThinkingDelta(signature="sig"),
+        base.ContentDelta("The "),
+        base.ContentDelta("answer."),
+        base.FallbackDelta("other/model", "why"),
+        base.ThinkingDelta("Hm."),
+        base.ContentDelta(" Yes."),
+        base.FinishDelta("stop"),
+    )
+    assert reply.parts == (
+        content_parts.Reasoning("Let me see.", "sig", "", "some"),
+        content_parts.Text("The answer."),
+        content_parts.Reasoning("Hm.", "", "", "other"),
+        content_parts.Text(" Yes."),
+    )
+    assert (reply.text, reply.model) == ("The answer. Yes.", "other/model")
+
+
+def test_interleaved_calls_are_assembled_and_unfinished_ones_dropped() -> None:
+    pieces = [
+        base.ToolCallDelta(1, "b", "two", '{"x"'),
+        base.ToolCallDelta(0, "a", "one", "{"),
+        base.ToolCallDelta(1, arguments=": 1}"),
+        base.ToolCallDelta(0, arguments="}"),
+    ]
+    reply = build(
+        *pieces, base.UsageDelta(types.Usage(1, 1)), base.UsageDelta(types.Usage(7, 3)), base.FinishDelta("calls")
+    )
+    assert reply.calls == (types.ToolCall("a", "one", "{}"), types.ToolCall("b", "two", '{"x": 1}'))
+    assert reply.usage == types.Usage(7, 3)
+    unfinished = build(base.ContentDelta("Half"), *pieces)
+    assert (unfinished.finish, unfinished.text, unfinished.calls) == ("cut", "Half", ())
+
+
+async def test_script_plays_replies_errors_and_functions() -> None:
+    call = base.Reply(calls=(types.ToolCall("a", "one", {"x": 1}),))
+    model = ScriptedModel(["text", call, lambda request: f"{len(request.messages)}", errors.ModelBusy()])
+    text, called, counted = [(await collect(model))[0] for _ in range(3)]
+    assert (text.text, called.text, counted.text) == ("text", "", "1")
+    assert (called.finish, called.calls[0].arguments) == ("calls", '{"x":1}')
+    assert isinstance((await collect(model))[2], errors.ModelBusy)
+    with pytest.raises(errors.RequestRefused, match="no reply to call 5"):
+        raise (await collect(model))[2] or AssertionError
+    assert len(model.requests) == 5

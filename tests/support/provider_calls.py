@@ -1,0 +1,56 @@
+"""Messages as providers get them, and the reply that a model streams."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast import content_parts, errors, types
+from holdfast.model import base, reply_builder
+
+TOOL = types.ToolSpec("read_file", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+
+
+def message(role: types.Role, content: types.Content = "", seq: int = 1, **more: Any) -> types.Message:
+    """Return a stored message."""
+    body = msgspec.json.encode({"content": content, **more}).decode()
+    return types.Message(seq, f"uid{seq}", "s", role, 1_700_000_000.0 + 60 * seq, body)
+
+
+def call(id: str, name: str = "read_file", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
+    """Return a call as it is stored in a message."""
+    return {"id": id, "name": name, "arguments": arguments, **more}
+
+
+def call_message(*calls: dict[str, Any], content: types.Content = "") -> types.Message:
+    """Return a message of the assistant with these calls."""
+    return message("assistant", content, tool_calls=list(calls))
+
+
+def result_message(id: str, content: types.Content) -> types.Message:
+    """Return the result of a call."""
+    return message("tool", content, tool_call_id=id)
+
+
+def reasoning(provider: str, **fields: str) -> dict[str, Any]:
+    """Return a reasoning part as it is stored in a message."""
+    part = content_parts.Reasoning(**{"text": "Hm.", "provider": provider, **fields})
+    return msgspec.to_builtins(part)  # type: ignore[no-any-return]
+
+
+REQUEST = base.Request(messages=[message("user", "hi")])
+
+
+async def collect(
+    model: base.Model, request: base.Request = REQUEST
+) -> tuple[base.Reply, list[base.Delta], errors.ModelError | None]:
+    """Return the reply of a model, its deltas, and the error it ended with."""
+    builder, deltas = reply_builder.ReplyBuilder(model.name), list[base.Delta]()
+    try:
+        async for delta in model.stream(request):
+            deltas.append(delta)
+            builder.add(delta)
+    except errors.ModelError as error:
+        return builder.reply(), deltas, error
+    return builder.reply(), deltas, None
