@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from holdfast import SessionDB
 from holdfast.store.postgres import fast_append
@@ -23,6 +24,8 @@ from tests.support import conversations, postgres
 spoiled: weakref.WeakSet[SessionDB] = weakref.WeakSet()
 
 Clock = Callable[[], float]
+MakeDb = Callable[..., SessionDB]
+AtPoint = Callable[[Callable[[str], None] | None], None]
 
 
 class SqliteFile:
@@ -77,11 +80,18 @@ Backend = SqliteFile | SqliteMemory | Postgres
 FILES = [SqliteFile()]
 SHARED = [*FILES, Postgres()]
 MEMORY = SqliteMemory()
-EVERY = [*SHARED, MEMORY]
-# One for each driver: what is said of a single call does not depend on where a file is.
+# One for each driver: the result of a single call does not depend on where a file is.
 DRIVERS = [Postgres(), MEMORY]
-# Those whose attachments are files.
-SHELVED = [*FILES, MEMORY]
+
+
+def _run_on(*chosen: Backend) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("db", chosen, ids=lambda backend: backend.name, indirect=True)
+
+
+on_memory = _run_on(MEMORY)
+"""For tests of arguments that are refused, and of code that knows no database."""
+on_files = _run_on(*SHARED)
+"""For tests of threads: a database in memory has one connection."""
 
 
 def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:

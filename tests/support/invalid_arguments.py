@@ -10,10 +10,11 @@ from holdfast import NewConversation, NewMessage, SessionDB, errors, types
 from holdfast.store.mail import queue_status
 from tests.support import conversations, mail
 
+HOSTILE: list[Any] = ["'; DROP TABLE messages; --", "a\0b", "\ud800", 2**63, float("nan"), None]
+"""Values that Python may accept and a database may not."""
 JUNK = [
-    None, 5, -1, 2**70, 1.5, float("nan"), float("inf"), True, b"bytes", "", " ", "\ud800", "a\0b", "x" * 1_000_000,
-    "../../etc/passwd", "'; DROP TABLE messages; --", [], [None], [5], ["talk"], {}, {"a": 1}, {5: 5}, (), set(),
-    object(), type,
+    *HOSTILE, 5, -1, 2**70, 1.5, float("inf"), True, b"bytes", "", " ", "x" * 1_000_000, "../../etc/passwd", [], [None],
+    [5], ["talk"], {}, {"a": 1}, {5: 5}, (), set(), object(), type,
 ]  # fmt: skip
 
 Arguments = dict[str, Any]
