@@ -199,6 +199,7 @@ INVALID: dict[str, dict[str, list[Any]]] = {
     },
     "admin.finalize_orphaned_sessions": {"older_than_days": [-1, "7", None, True, b"7", [7], float("nan")]},
     "admin.export_to": {"session_ids": ["talk", 7, [None], [""], [b"talk"], ["a\0b"]], "write": [None, 1, "x"]},
+    "admin.set_meta": {"value": [None, "é", "a\0b"]},
     "admin.import_from": {"read": [None, 7, "text", b"bytes"]},
     "mail.add_inbox_entry": {"key": ["", "a\nb", "x" * 201, "process:1"], "text": ["", "\ud800", "x" * 1_000_001]},
     "mail.settle_inbox_entry": {"seq": [9]},
