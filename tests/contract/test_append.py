@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def test_receipt_and_message_name_their_place(db: SessionDB) -> None:
@@ -20,19 +21,6 @@ def test_receipt_and_message_name_their_place(db: SessionDB) -> None:
     first, second, _ = db.transcript("talk")
     assert (first.seq, first.uid, first.session_id, first.role) == (1, "u1", "talk", "user")
     assert (first.content, first.at, second.at) == ("hello", conversations.NOON, 12.5)
-
-
-def test_seqs_have_no_gaps_over_sessions(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    conversations.compact(db, "talk", 1)
-    conversations.say(db, "talk", "c")
-    db.end_conversation("talk", "done")
-    conversations.say(db, "talk", "d")
-    assert [message.seq for message in db.transcript("talk")] == [1, 2, 3, 4]
-    assert [session.message_count for session in db.sessions("talk")] == [2, 1, 1]
-
-
-# --- repeated uids ---------------------------------------------------------------------------------------
 
 
 def test_repeated_uid_is_a_duplicate_after_the_head_moved_and_the_lease_was_lost(db: SessionDB) -> None:
@@ -96,9 +84,6 @@ def test_batch_with_one_reused_uid_writes_nothing(db: SessionDB, bad: str) -> No
         db.append_messages("talk", batch)
 
 
-# --- old ids, ended conversations, turns ---------------------------------------------------------------------
-
-
 def test_append_by_an_old_id_lands_at_the_head_unless_strict(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     head = conversations.compact(db, "talk", 1)
@@ -121,7 +106,7 @@ def test_append_resumes_an_ended_conversation(db: SessionDB, reason: str) -> Non
     assert db.get_session("talk").end_reason == reason
 
 
-LOSSES: dict[str, Callable[[SessionDB, conversations.Clock], object]] = {
+LOSSES: dict[str, Callable[[SessionDB, Clock], object]] = {
     "expired": lambda db, clock: clock.advance(30),
     "taken over": lambda db, clock: db.acquire_lease("talk", "turn", "one"),
     "released": lambda db, clock: db.release_lease(db.acquire_lease("talk", "turn", "one")),
@@ -129,7 +114,7 @@ LOSSES: dict[str, Callable[[SessionDB, conversations.Clock], object]] = {
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_append_is_fenced_by_its_turn_lease(db: SessionDB, clock: conversations.Clock, loss: str) -> None:
+def test_append_is_fenced_by_its_turn_lease(db: SessionDB, clock: Clock, loss: str) -> None:
     for name in ("talk", "other"):
         conversations.begin(db, name)
     lease = db.acquire_lease("talk", "turn", "one", ttl=30)
@@ -139,9 +124,6 @@ def test_append_is_fenced_by_its_turn_lease(db: SessionDB, clock: conversations.
     LOSSES[loss](db, clock)
     with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
         db.append_message("talk", role="user", content="x", lease=lease)
-
-
-# --- conversations created with their first message -----------------------------------------------------------
 
 
 def test_conversation_is_created_with_its_first_message_and_its_route(db: SessionDB) -> None:
@@ -194,9 +176,6 @@ def test_append_to_an_unknown_or_deleted_id_is_refused(db: SessionDB) -> None:
             db.append_message("gone", role="user", content="x", create=create)
 
 
-# --- threads -----------------------------------------------------------------------------------------------
-
-
 @backends.on_files
 def test_appends_of_many_threads_are_all_stored_in_each_threads_order(db: SessionDB) -> None:
     conversations.begin(db, "talk")
@@ -218,16 +197,6 @@ def test_same_uid_from_many_threads_is_one_message(db: SessionDB) -> None:
     receipts = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x", uid="u")] * 8)
     assert [receipt.seq for receipt in receipts] == [1] * 8
     assert sum(not receipt.duplicate for receipt in receipts) == 1
-
-
-@backends.on_files
-def test_racing_first_messages_of_one_id_create_one_conversation(db: SessionDB) -> None:
-    create = NewConversation(source="s", route="r")
-    receipts = conversations.at_once(
-        *(lambda n=n: db.append_message("new", role="user", content=str(n), create=create) for n in range(6))
-    )
-    assert sorted(receipt.seq for receipt in receipts) == [1, 2, 3, 4, 5, 6]
-    assert db.route("r").version == 1
 
 
 @backends.on_files

@@ -94,9 +94,6 @@ async def test_methods_return_and_raise_like_their_namesakes(adb: AsyncSessionDB
         await adb.append_message("nobody", role="user", content=5)
 
 
-# --- group commits -------------------------------------------------------------------------------------------
-
-
 async def test_concurrent_appends_share_commits_in_the_order_of_their_calls(
     adb: AsyncSessionDB, db: SessionDB, gate: Gate
 ) -> None:
@@ -200,9 +197,6 @@ async def test_failed_commit_is_raised_to_every_task_of_the_group(
     assert (await append(adb, "after")).seq == 1
 
 
-# --- cancellation --------------------------------------------------------------------------------------------
-
-
 async def test_cancelled_appends_are_stored_once(adb: AsyncSessionDB, db: SessionDB, gate: Gate) -> None:
     running = await gate.hold(adb, "running", uid="a")
     queued, other = append(adb, "queued", uid="b"), append(adb, "other", uid="c")
@@ -240,9 +234,6 @@ async def test_cancelling_all_tasks_of_the_loop_cancels_no_write(adb: AsyncSessi
     outcomes = await asyncio.gather(*given, return_exceptions=True)
     assert all(isinstance(outcome, asyncio.CancelledError) for outcome in outcomes)
     assert (await append(adb, "last")).seq == len(given) + 1
-
-
-# --- closing -------------------------------------------------------------------------------------------------
 
 
 async def test_close_writes_all_given_appends(make_db: backends.MakeDb, at_point: backends.AtPoint) -> None:
@@ -284,9 +275,6 @@ async def test_reads_go_on_during_a_commit(make_db: backends.MakeDb, at_point: b
         gate.open()
         await waiting
         assert conversations.contents(await adb.context("talk")) == ["a", "b"]
-
-
-# --- subclasses and subscriptions ----------------------------------------------------------------------------
 
 
 async def test_overriding_method_is_called_each_time_and_may_call_the_overridden_one() -> None:

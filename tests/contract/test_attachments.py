@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import SessionDB, errors
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 from tests.support.hostile_exports import fresh, resealed, where
 from tests.support.random_histories import exported, imported
 
@@ -68,9 +69,6 @@ def other(make_db: backends.MakeDb) -> SessionDB:
 def source(make_db: backends.MakeDb) -> SessionDB:
     """The store that an export is made of."""
     return make_db()
-
-
-# --- export and import ---------------------------------------------------------------------------------------
 
 
 def test_export_is_imported_exactly_with_its_attachments(source: SessionDB, other: SessionDB, export: Path) -> None:
@@ -154,7 +152,7 @@ def test_messages_are_imported_without_their_attachments(source: SessionDB, othe
 
 
 def test_collection_during_an_import_takes_no_attachment_of_it(
-    source: SessionDB, other: SessionDB, clock: conversations.Clock, export: Path, at_point: backends.AtPoint
+    source: SessionDB, other: SessionDB, clock: Clock, export: Path, at_point: backends.AtPoint
 ) -> None:
     digest = begin_with_attachment(source)
     source.admin.export_to(export)
@@ -168,11 +166,8 @@ def test_collection_during_an_import_takes_no_attachment_of_it(
     assert content(other, digest) == PICTURE
 
 
-# --- refused conversations -----------------------------------------------------------------------------------
-
-
 def test_attachments_of_a_refused_conversation_are_not_written(
-    source: SessionDB, other: SessionDB, export: Path, at_point: backends.AtPoint, clock: conversations.Clock
+    source: SessionDB, other: SessionDB, export: Path, at_point: backends.AtPoint, clock: Clock
 ) -> None:
     conversations.begin(source, "trunk", "a")
     source.branch("trunk", branch_id="twig")
@@ -202,7 +197,7 @@ def test_attachments_of_a_conversation_refused_while_writing_are_collected(
     other: SessionDB,
     export: Path,
     at_point: backends.AtPoint,
-    clock: conversations.Clock,
+    clock: Clock,
     deleted_before: bool,
 ) -> None:
     backends.spoiled.add(source)
@@ -230,9 +225,6 @@ def test_attachments_of_a_conversation_refused_while_writing_are_collected(
     clock.advance(25 * HOUR)
     assert other.blobs.collect().blobs == 2
     assert list(backends.shelved(other)) == [shared]
-
-
-# --- hostile folders and lines -------------------------------------------------------------------------------
 
 
 def _replace_by(make: Callable[[Path], object]) -> Callable[[Path, Path], None]:
@@ -331,9 +323,6 @@ def test_attachment_of_another_size_than_declared_is_not_imported(db: SessionDB,
     assert db.admin.import_from(export).lost_blobs == (digest,)
     db.blobs.put(PICTURE)
     assert db.blobs.get(digest).size == len(PICTURE)
-
-
-# --- the files of an export ------------------------------------------------------------------------------------
 
 
 @backends.on_memory

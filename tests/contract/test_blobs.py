@@ -13,6 +13,7 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store.blobs import files as blob_files
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 PICTURE = b"\x89PNG\0" * 1000
 HOUR = 3600.0
@@ -97,10 +98,7 @@ def test_first_blobs_of_two_threads_are_stored_in_one_place(db: SessionDB, monke
     assert [content(db, blob.digest) for blob in stored] == contents
 
 
-# --- collection ----------------------------------------------------------------------------------------------
-
-
-def test_blob_without_a_name_is_collected_a_day_after_it_was_put(db: SessionDB, clock: conversations.Clock) -> None:
+def test_blob_without_a_name_is_collected_a_day_after_it_was_put(db: SessionDB, clock: Clock) -> None:
     old, again = (db.blobs.put(data).digest for data in (PICTURE, b"put again"))
     named = db.blobs.put(b"named").digest
     # Text that looks like a part with a name is no name.
@@ -119,7 +117,7 @@ def test_blob_without_a_name_is_collected_a_day_after_it_was_put(db: SessionDB, 
 
 
 def test_collection_takes_no_write_lock_when_nothing_is_removed(
-    db: SessionDB, clock: conversations.Clock, at_point: backends.AtPoint
+    db: SessionDB, clock: Clock, at_point: backends.AtPoint
 ) -> None:
     named, _ = (db.blobs.put(data).digest for data in (b"named", b"young"))
     attach(db, conversations.begin(db), named)
@@ -130,9 +128,7 @@ def test_collection_takes_no_write_lock_when_nothing_is_removed(
     assert passed == ["collect.read"]
 
 
-def test_name_written_during_a_collection_counts(
-    db: SessionDB, clock: conversations.Clock, at_point: backends.AtPoint
-) -> None:
+def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at_point: backends.AtPoint) -> None:
     digests = [db.blobs.put(data).digest for data in (b"a", b"b", b"c")]
     conversations.begin(db, "talk", "a")
     clock.advance(25 * HOUR)

@@ -30,14 +30,6 @@ def test_branch_names_the_session_of_its_last_message(db: SessionDB) -> None:
     assert [db.branch("trunk", at).parent_session_id for at in (2, 3)] == ["trunk", child.id]
 
 
-def test_branch_at_zero_shares_nothing(db: SessionDB) -> None:
-    conversations.begin(db, "trunk", "a")
-    db.branch("trunk", 0, branch_id="branch")
-    assert (conversations.seen(db, "branch"), db.conversation("branch").forked_at) == ([], 0)
-    assert conversations.seen(db, db.branch("branch").id) == []
-    db.delete_conversation("trunk")
-
-
 def test_repeated_branch_is_returned_and_an_id_in_use_is_refused(db: SessionDB) -> None:
     for name in ("trunk", "other", "gone"):
         conversations.begin(db, name, "a", "b")
@@ -78,35 +70,6 @@ def test_branch_stands_on_the_newest_compaction_that_saw_nothing_after_it(db: Se
     db.hide("trunk", 3)
     db.end_conversation("trunk", "done")
     assert conversations.seen(db, branch) == ["one", "c", "d", "e", "f"], "changes of its origin do not reach it"
-
-
-def test_branch_is_compacted_and_undone_by_itself(db: SessionDB) -> None:
-    conversations.begin(db, "trunk", *"abc")
-    conversations.compact(db, "trunk", 1, "one", pinned=[1])
-    db.branch("trunk", branch_id="branch")
-    conversations.say(db, "branch", "x")
-    with pytest.raises(errors.NothingToUndo):
-        db.undo_compaction("branch")
-    conversations.compact(db, "branch", 3, "mine", pinned=[1, 3])
-    assert conversations.seen(db, "branch") == ["a", "c", "mine", "x"]
-    assert conversations.seen(db, "trunk") == ["a", "one", "b", "c"]
-    db.undo_compaction("branch")
-    assert conversations.seen(db, "branch") == ["a", "one", "b", "c", "x"]
-
-
-def test_hides_in_force_are_copied_and_clipped(db: SessionDB) -> None:
-    conversations.begin(db, "trunk", *"abcdef")
-    db.hide("trunk", 2, 5)
-    db.hide("trunk", 4, 6)
-    db.hide("trunk", 1, 1)
-    db.show("trunk")
-    branch = db.branch("trunk", 4).id
-    conversations.say(db, branch, "x")
-    assert conversations.seen(db, branch) == ["a", "x"]
-    assert [(hide.from_seq, hide.to_seq) for hide in db.hides(branch)] == [(2, 4)]
-    db.show(branch)
-    db.hide(branch, 1, 1)
-    assert (conversations.seen(db, branch), conversations.seen(db, "trunk")) == (["b", "c", "d", "x"], ["a"])
 
 
 def test_reads_go_down_the_origins_with_the_smaller_limit(db: SessionDB) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from tests.support import backends, conversations, mail
+from tests.support.conversations import Clock
 
 
 def test_lease_has_one_holder_until_it_is_released(db: SessionDB) -> None:
@@ -27,7 +28,7 @@ def test_lease_has_one_holder_until_it_is_released(db: SessionDB) -> None:
         db.mail.renew_chat_lease(lease)
 
 
-def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: conversations.Clock) -> None:
+def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: Clock) -> None:
     late = db.mail.acquire_chat_lease("k", 30.0, "me")
     clock.advance(60)
     db.mail.renew_chat_lease(late)
@@ -83,7 +84,7 @@ def test_concurrent_acquisitions_have_one_winner(make_db: backends.MakeDb) -> No
 def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: backends.MakeDb) -> None:
     db = make_db()
     code = "import sys; from holdfast import SessionDB; from tests.support import conversations; "
-    code += "SessionDB(sys.argv[1], clock=conversations.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
+    code += "SessionDB(sys.argv[1], clock=Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
     subprocess.run([sys.executable, "-c", code, db.driver.path], check=True)
     assert [held.state for held in db.mail.chat_leases()] == ["dead"]
     assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2

@@ -12,11 +12,12 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import conversation_row
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 Change = Callable[[SessionDB], object]
 
 
-def test_commit_ends_the_head_and_opens_its_continuation(db: SessionDB, clock: conversations.Clock) -> None:
+def test_commit_ends_the_head_and_opens_its_continuation(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk", "a", "b", title="mine", model="m1")
     db.bind_route("r", "talk", version=0)
     lease = db.acquire_lease("talk", "compact", "one")
@@ -65,16 +66,6 @@ def test_child_id_of_another_or_deleted_session_is_refused(db: SessionDB) -> Non
             db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id=name)
 
 
-def test_cut_never_moves_back(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abc")
-    conversations.compact(db, "talk", 2)
-    db.branch("talk", branch_id="branch")
-    for name in ("talk", "branch"):
-        with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-            conversations.compact_without_lease(db, name, 1)
-        conversations.compact(db, name, 2)
-
-
 @pytest.mark.parametrize("beyond", [{"cut_seq": 3}, {"cut_seq": 2, "seen_seq": 3}, {"cut_seq": 2, "seen_seq": 1}])
 def test_compaction_cannot_cover_messages_it_did_not_see(db: SessionDB, beyond: dict[str, int]) -> None:
     conversations.begin(db, "talk", "a", "b")
@@ -85,8 +76,6 @@ def test_compaction_cannot_cover_messages_it_did_not_see(db: SessionDB, beyond: 
     db.commit_compaction(lease, summary="gist", cut_seq=2)
     assert conversations.seen(db, "talk") == ["gist", "c", "d"]
 
-
-# --- changes between snapshot and commit -----------------------------------------------------------------------
 
 CHANGES: dict[str, Change] = {
     "end_session": lambda db: db.end_session(db.head("talk").id, "done"),
@@ -160,7 +149,7 @@ def test_commit_whose_conversation_update_matches_no_row_writes_nothing(
     assert db.get_session("child") is None
 
 
-LOSSES: dict[str, Callable[[SessionDB, conversations.Clock, types.Lease], object]] = {
+LOSSES: dict[str, Callable[[SessionDB, Clock, types.Lease], object]] = {
     "expired": lambda db, clock, lease: clock.advance(30),
     "released": lambda db, clock, lease: db.release_lease(lease),
     "taken by the same holder": lambda db, clock, lease: db.acquire_lease("talk", "compact", "slow"),
@@ -170,7 +159,7 @@ LOSSES: dict[str, Callable[[SessionDB, conversations.Clock, types.Lease], object
 
 
 @pytest.mark.parametrize("loss", LOSSES)
-def test_lost_lease_cannot_commit(db: SessionDB, clock: conversations.Clock, loss: str) -> None:
+def test_lost_lease_cannot_commit(db: SessionDB, clock: Clock, loss: str) -> None:
     conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact", "slow", ttl=30)
     LOSSES[loss](db, clock, lease)
@@ -193,20 +182,6 @@ def test_deleted_or_ended_conversation_and_turn_lease_cannot_commit(db: SessionD
             with pytest.raises(error):
                 db.commit_compaction(work, summary="gist", cut_seq=1)
     db.renew_lease(turn)
-
-
-def test_turn_that_begins_during_a_compaction_goes_on_after_it(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    compaction = db.acquire_lease("talk", "compact")
-    turn = db.acquire_lease("talk", "turn")
-    db.append_message("talk", role="user", content="c", lease=turn)
-    child = db.commit_compaction(compaction, summary="gist", cut_seq=2)
-    receipt = db.append_message("talk", role="user", content="d", lease=turn)
-    assert (receipt.session_id, receipt.moved_from) == (child.id, "talk")
-    assert conversations.seen(db, "talk") == ["gist", "c", "d"]
-
-
-# --- threads -----------------------------------------------------------------------------------------------
 
 
 @backends.on_files
@@ -271,9 +246,6 @@ def test_racing_compactors_appenders_and_enders_lose_nothing(db: SessionDB) -> N
     assert [session.ordinal for session in db.sessions("talk")] == list(range(1, len(db.sessions("talk")) + 1))
 
 
-# --- broken leases -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
 def test_compaction_and_messages_go_on_without_leases(
     db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
@@ -305,9 +277,6 @@ def test_compaction_whose_lease_table_broke_is_committed_by_its_snapshot(db: Ses
     with conversations.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.commit_compaction(lease, summary="gist", cut_seq=1)
     assert db.commit_compaction(lease.snapshot, summary="gist", cut_seq=1).live
-
-
-# --- undo and redo -----------------------------------------------------------------------------------------
 
 
 def test_undo_returns_to_the_base_and_redo_takes_it_back(db: SessionDB) -> None:

@@ -9,6 +9,7 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store.mail import contacts
 from tests.support import backends, conversations, mail
+from tests.support.conversations import Clock
 
 HOUR = 3600.0
 
@@ -26,7 +27,7 @@ def refuse(db: SessionDB, platform: str | None, code: str) -> float:
     return error.value.locked_for
 
 
-def test_last_role_of_a_contact_counts(db: SessionDB, clock: conversations.Clock) -> None:
+def test_last_role_of_a_contact_counts(db: SessionDB, clock: Clock) -> None:
     assert db.contacts.get("far", "7") is None
     allowed = db.contacts.allow("far", "7", "admin", "root", "Ada")
     assert (allowed.role, allowed.name, allowed.by, allowed.at) == ("admin", "Ada", "root", conversations.NOON)
@@ -53,7 +54,7 @@ def test_pairing_code_is_valid_once_and_only_its_digest_is_stored(db: SessionDB)
     assert db.contacts.create_pairing_code("far", "7") is None, "a known contact needs no code"
 
 
-def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: conversations.Clock) -> None:
+def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
     assert refuse(db, "near", code) == 0
     clock.advance(HOUR)
@@ -63,9 +64,7 @@ def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: convers
     assert db.contacts.pair(None, code).sender == "7"
 
 
-def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(
-    db: SessionDB, clock: conversations.Clock
-) -> None:
+def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: SessionDB, clock: Clock) -> None:
     first = create_code(db)
     clock.advance(599)
     assert db.contacts.create_pairing_code("far", "7") is None
@@ -76,7 +75,7 @@ def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(
     assert db.contacts.pair("far", second).sender == "7"
 
 
-def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: conversations.Clock) -> None:
+def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
     db.contacts.deny("far", "7")
     assert refuse(db, "far", code) == 0
@@ -85,9 +84,7 @@ def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: 
     assert [person.role for person in db.contacts.all()] == ["denied"]
 
 
-def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(
-    make_db: backends.MakeDb, clock: conversations.Clock
-) -> None:
+def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: backends.MakeDb, clock: Clock) -> None:
     one, other = make_db(), make_db()
     code = create_code(one)
     locked = [refuse(db, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
@@ -105,7 +102,7 @@ def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(
     assert other.contacts.pair("far", create_code(other)).sender == "7"
 
 
-def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: conversations.Clock) -> None:
+def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
     for _ in range(4):
         refuse(db, "far", "WRONG")
@@ -130,7 +127,7 @@ def test_concurrent_pairings_and_notifications_are_counted_exactly(make_db: back
     assert times == [0.0] * 4 + [HOUR] * 4
 
 
-def test_number_of_pending_codes_is_limited(db: SessionDB, clock: conversations.Clock) -> None:
+def test_number_of_pending_codes_is_limited(db: SessionDB, clock: Clock) -> None:
     for number in range(contacts.MAX_PENDING_CODES):
         create_code(db, str(number))
     assert db.contacts.create_pairing_code("far", "late") is None

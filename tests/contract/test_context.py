@@ -7,6 +7,7 @@ import pytest
 from holdfast import SessionDB, types
 from holdfast.store import tool_pairs
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def ask(db: SessionDB, *ids: str, content: str = "", lease: types.Lease | None = None) -> types.Receipt:
@@ -66,9 +67,6 @@ def test_transcript_is_the_whole_log_or_a_range_of_it(db: SessionDB) -> None:
     assert db.transcript("talk", after=5) == []
 
 
-# --- tool calls and results --------------------------------------------------------------------------------------
-
-
 def test_result_follows_its_call_though_another_message_came_between(db: SessionDB) -> None:
     conversations.begin(db, "talk", "do it")
     ask(db, "c1", "c2")
@@ -85,9 +83,7 @@ def test_result_follows_its_call_though_another_message_came_between(db: Session
     assert [message.role for message in db.transcript("talk")] == ["user", "assistant", "user", "tool", "tool"]
 
 
-def test_call_is_open_while_its_turn_holds_the_lease_and_closed_after(
-    db: SessionDB, clock: conversations.Clock
-) -> None:
+def test_call_is_open_while_its_turn_holds_the_lease_and_closed_after(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
     ask(db, "old")
     db.acquire_lease("talk", "compact")

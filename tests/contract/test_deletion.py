@@ -14,9 +14,6 @@ def assert_secret_is_gone(db: SessionDB) -> None:
     assert SECRET not in str(conversations.everything(db))
 
 
-# --- redaction -----------------------------------------------------------------------------------------------
-
-
 def test_redacted_text_is_gone_and_its_place_stays(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     db.append_message("talk", role="user", content=SECRET, uid="u")
@@ -124,9 +121,6 @@ def test_damaged_message_is_redacted_with_its_title(db: SessionDB, body: bytes) 
     db.redact("talk", 1)
     assert db.transcript("talk")[0].redacted
     assert db.conversation("talk").title == (None if body else "secret")
-
-
-# --- deletion ------------------------------------------------------------------------------------------------
 
 
 def test_deleted_conversation_leaves_its_ids_only(db: SessionDB) -> None:

@@ -12,6 +12,7 @@ from hypothesis import example, given
 
 from holdfast import AsyncSessionDB, SessionDB, errors
 from tests.support import backends, conversations, random_histories
+from tests.support.conversations import Clock
 from tests.support.hostile_exports import fresh
 from tests.support.random_histories import Step, exported, imported
 
@@ -45,7 +46,7 @@ TIGHT = [
 @example(TIGHT[6])
 @given(random_histories.HISTORIES)
 def test_any_store_is_imported_exactly_and_goes_on(history: list[Step]) -> None:
-    clock = conversations.Clock()
+    clock = Clock()
     with fresh(clock) as db, fresh(clock) as other:
         random_histories.perform(db, history, clock)
         text = exported(db)
@@ -68,7 +69,7 @@ def test_any_store_is_imported_exactly_and_goes_on(history: list[Step]) -> None:
         assert other.admin.fsck().ok
 
 
-def test_export_is_json_lines_with_sorted_keys(db: SessionDB, clock: conversations.Clock) -> None:
+def test_export_is_json_lines_with_sorted_keys(db: SessionDB, clock: Clock) -> None:
     steps = [Step(verb, 0, 1, 2, "é\0") for verb in random_histories.VERBS if verb != "delete"]
     random_histories.perform(db, steps, clock)
     text = exported(db)

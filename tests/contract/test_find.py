@@ -8,16 +8,14 @@ import pytest
 from holdfast import SessionDB, errors
 from holdfast.store import queries
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def ids(sessions: list) -> list[str]:
     return [session.id for session in sessions]
 
 
-# --- lists ---------------------------------------------------------------------------------------------------
-
-
-def test_list_has_the_heads_most_recently_active_first(db: SessionDB, clock: conversations.Clock) -> None:
+def test_list_has_the_heads_most_recently_active_first(db: SessionDB, clock: Clock) -> None:
     """Minutes, hours and days apart; one without a message, one from a clock that was ahead, one that was resumed."""
     conversations.begin(db, "ahead", "a")
     for number, seconds in enumerate((0, 1, 599, 600, 7_000, 90_000)):
@@ -69,9 +67,6 @@ def test_list_of_the_latest_is_read_from_the_index(db: SessionDB) -> None:
     assert text.count("conversations_by_activity") == 3, text
 
 
-# --- resolution ----------------------------------------------------------------------------------------------
-
-
 def test_id_or_unique_prefix_of_any_session_is_the_head(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     db.commit_compaction(db.snapshot("talk"), summary="s", cut_seq=1, child_id="talk-continued")
@@ -116,7 +111,7 @@ def test_title_is_resolved_by_a_part_of_it_on_request(db: SessionDB) -> None:
             db.resolve(text)
 
 
-def test_last_is_the_most_recently_active_unless_it_is_a_title(db: SessionDB, clock: conversations.Clock) -> None:
+def test_last_is_the_most_recently_active_unless_it_is_a_title(db: SessionDB, clock: Clock) -> None:
     with pytest.raises(errors.NoSuchSession):
         db.resolve("last")
     conversations.begin(db, "one", "a")

@@ -48,9 +48,6 @@ def test_sample_is_imported(db: SessionDB) -> None:
     assert report.messages == sum(line.get("kind") == "message" for line in objects())
 
 
-# --- conflicts with the store ----------------------------------------------------------------------------------
-
-
 def test_conversation_with_other_content_is_a_conflict_and_unchanged(db: SessionDB) -> None:
     conversations.begin(db, "made14", "something else")
     before = exported(db, "made14")
@@ -122,9 +119,6 @@ def test_new_id_that_would_be_too_long_is_refused(db: SessionDB) -> None:
     report = imported(db, text, revive=True)
     assert isinstance(report.outcomes[0].error, errors.ImportInvalid)
     assert report.ids("refused") == [name]
-
-
-# --- damaged files -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -229,9 +223,6 @@ def test_conversations_after_a_damaged_line_are_imported(
     assert_only_whole_conversations(db, report)
 
 
-# --- hostile and newer files ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_line_is_refused_with_its_conversation(what: str) -> None:
     objs: list[Any] = list(objects())
@@ -312,9 +303,6 @@ def test_line_of_a_newer_version_asks_for_an_upgrade(db: SessionDB, change: dict
     assert report.ids("imported") == ["made14"]
     with pytest.raises(errors.ImportInvalid, match="upgrade Holdfast"):
         imported(db, '{"holdfast":"export","version":2}\n')
-
-
-# --- sources of lines ------------------------------------------------------------------------------------------------
 
 
 def test_text_bytes_lists_and_other_line_ends_are_read(tmp_path: Path) -> None:

@@ -10,16 +10,14 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.store.mail import inbound
 from tests.support import backends, conversations, mail
+from tests.support.conversations import Clock
 
 
 def first_in(target: str, *joined: int) -> inbound.ChooseMessage:
     return lambda waiting, _: (waiting[0].id, target, joined)
 
 
-# --- delivery ------------------------------------------------------------------------------------------------
-
-
-def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: conversations.Clock) -> None:
+def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: Clock) -> None:
     first, new = db.mail.add_inbound(mail.new(name="Ada", parts=[{"type": "image", "blob": "a" * 64}]))
     assert new
     clock.advance(5)
@@ -76,9 +74,6 @@ async def test_group_commit_returns_each_task_its_own_message(
     assert sorted(each.attempts for each in begun if each is not None) == [1, 2]
 
 
-# --- lists ---------------------------------------------------------------------------------------------------
-
-
 def test_open_messages_and_routes_are_listed_oldest_first(db: SessionDB) -> None:
     a, b, c = mail.came(db, "a", "b", "c")
     (d,) = mail.came(db, "d", route="other")
@@ -93,9 +88,7 @@ def test_open_messages_and_routes_are_listed_oldest_first(db: SessionDB) -> None
     assert db.mail.counts() == {"arrivals_open": 3, "routes_waiting": 2, "outgoing_open": 0, "outgoing_failed": 0}
 
 
-def test_messages_are_counted_by_route_and_by_sender_without_deletions(
-    db: SessionDB, clock: conversations.Clock
-) -> None:
+def test_messages_are_counted_by_route_and_by_sender_without_deletions(db: SessionDB, clock: Clock) -> None:
     for key in "abc":
         mail.came(db, key)
         clock.advance(10)
@@ -127,9 +120,6 @@ def test_messages_are_found_by_key_prefix_and_by_conversation(db: SessionDB) -> 
     for look in (db.mail.last_chat, lambda name: db.find_seq(name, "inbox:far:1")):
         with pytest.raises(errors.NoSuchSession):
             look("unknown")
-
-
-# --- beginning -----------------------------------------------------------------------------------------------
 
 
 def test_first_target_is_final_and_every_attempt_is_counted(db: SessionDB) -> None:
@@ -221,9 +211,6 @@ def test_begin_next_needs_the_lease_and_an_open_message_of_the_route(db: Session
             db.mail.begin_next_inbound(mail.ROUTE, first_in("talk"), lease=lease)
 
 
-# --- settling ------------------------------------------------------------------------------------------------
-
-
 def test_outcome_and_replies_are_written_together_and_once(db: SessionDB) -> None:
     message = mail.answered(db, "talk", "1", "one", "two")
     assert (message.outcome, message.conversation_id, message.seq) == ("answered", "talk", 1)
@@ -273,9 +260,6 @@ def test_inbound_message_is_settled_only_as_the_message_with_its_key(db: Session
     seq = mail.said(db, "talk")
     assert db.find_seq("talk", "inbox:far:1") == seq == 2
     assert db.mail.settle_inbound(None, message.id, "silent", seq=seq, conversation_id="talk")
-
-
-# --- deletion ------------------------------------------------------------------------------------------------
 
 
 def test_deleting_a_conversation_redacts_its_mail_and_keeps_the_keys(db: SessionDB) -> None:
@@ -337,7 +321,7 @@ def test_reply_part_is_redacted_with_the_message_it_names(db: SessionDB) -> None
     assert [(sent.text, sent.external) for sent in db.mail.replies(message.id)] == [("", "there")] * 2
 
 
-def test_open_mail_keeps_its_conversation_and_its_attachments(db: SessionDB, clock: conversations.Clock) -> None:
+def test_open_mail_keeps_its_conversation_and_its_attachments(db: SessionDB, clock: Clock) -> None:
     digests = [db.blobs.put(content).digest for content in (b"came", b"sent", b"unused")]
     answered = mail.answered(db, "unsent", "1")
     (waiting,) = mail.came(db, "2", parts=[{"type": "image", "blob": digests[0]}])

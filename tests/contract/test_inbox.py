@@ -9,9 +9,10 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store.backup import backup
 from tests.support import backends, conversations, mail
+from tests.support.conversations import Clock
 
 
-def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: conversations.Clock) -> None:
+def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: Clock) -> None:
     for name in ("talk", "other"):
         conversations.begin(db, name, "a", "b")
     first = db.mail.add_inbox_entry("talk", "k", "came in")
@@ -96,7 +97,7 @@ def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
     assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
 
 
-def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: conversations.Clock) -> None:
+def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "old", "a")
     conversations.begin(db, "ghost")
     rows = [db.mail.add_inbox_entry(name, name, "came in") for name in ("old", "ghost")]
@@ -107,9 +108,6 @@ def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: conv
         db.mail.settle_inbox_entry(row.id, "completed")
     assert "old" in [each.conversation_id for each in db.admin.plan_prune(older_than_days=30).going]
     assert db.admin.prune_empty_sessions() == 1
-
-
-# --- restore -------------------------------------------------------------------------------------------------
 
 
 def inbound(db: SessionDB, key: str) -> types.InboundMessage:

@@ -28,9 +28,6 @@ def valid_arguments(db: SessionDB, call: str) -> Arguments:
     return given(db) if callable(given) else given
 
 
-# --- every argument of every method ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("call", CALLS)
 def test_junk_is_refused_with_a_holdfast_error_or_harmless(db: SessionDB, call: str) -> None:
     fill(db)
@@ -66,9 +63,6 @@ def test_every_public_method_is_called_with_junk() -> None:
     )
     with_files = {"blobs.put"} | {f"admin.{name}" for name in admin.split()}
     assert facets.calls() - without_arguments - with_files == set(CALLS)
-
-
-# --- values that must be refused -----------------------------------------------------------------------------------
 
 
 def nested(depth: int, kind: type = dict) -> Any:
@@ -253,45 +247,6 @@ def test_prune_refuses_invalid_plans_and_paths(db: SessionDB, arguments: Argumen
 
 
 @backends.on_memory
-@pytest.mark.parametrize("field", ["content", "uid", "role", "tool_calls", "tool_call_id", "at", "metadata"])
-def test_junk_in_a_message_of_a_batch_is_refused_or_returned(db: SessionDB, field: str) -> None:
-    conversations.begin(db, "talk")
-    for number, junk in enumerate(JUNK):
-        good: Arguments = {"role": "user", "content": "x", "uid": f"u{number}"}
-        try:
-            (receipt,) = db.append_messages("talk", [{**good, field: junk}])
-        except errors.HoldfastError:
-            continue
-        kept = getattr(db.transcript("talk", after=receipt.seq - 1)[0], field)
-        # A list may be given as any sequence, and None as any empty value.
-        assert kept == junk or (not junk and not kept) or (field in ("uid", "at") and junk is None), (field, junk, kept)
-
-
-@pytest.mark.parametrize(
-    ("kind", "field"),
-    [(kind, field) for kind in (types.NewInboundMessage, types.NewOutgoing) for field in kind.__struct_fields__],
-)
-def test_junk_in_mail_is_refused_or_returned(db: SessionDB, kind: type, field: str) -> None:
-    for number, junk in enumerate(HOSTILE if backends.in_postgres(db) else JUNK):
-        before = consistency.rows(db)
-        try:
-            if kind is types.NewOutgoing:
-                stored = db.mail.post(mail.reply(**{field: junk}))
-                assert db.mail.outgoing(stored.id) == stored
-            else:
-                stored, _ = db.mail.add_inbound(mail.new(**{"key": f"k{number}", field: junk}))
-                assert db.mail.inbound(stored.id) == stored
-        except errors.HoldfastError:
-            assert consistency.rows(db) == before, (field, junk)
-            continue
-        kept = getattr(stored, field)
-        assert kept in (junk, [*junk] if junk == () else junk) or (field in ("home", "at") and junk is None), (
-            field,
-            junk,
-        )
-
-
-@backends.on_memory
 @pytest.mark.parametrize("which", range(3), ids=["inbound", "target", "joined"])
 def test_junk_that_a_callback_chooses_is_refused_and_begins_nothing(db: SessionDB, which: int) -> None:
     waiting = mail.came(db, "1", "2")
@@ -308,8 +263,6 @@ def test_junk_that_a_callback_chooses_is_refused_and_begins_nothing(db: SessionD
             assert junk == [] or junk == () or isinstance(junk, str), junk
             before = consistency.rows(db)
 
-
-# --- values that must come back ------------------------------------------------------------------------------------
 
 TEXTS = {
     "empty": "",

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from tests.support import backends, conversations, polling
+from tests.support.conversations import Clock
 
 
 def test_lease_carries_the_snapshot_of_its_acquisition(db: SessionDB) -> None:
@@ -22,7 +23,7 @@ def test_lease_carries_the_snapshot_of_its_acquisition(db: SessionDB) -> None:
 
 
 @pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_held_lease_is_busy_for_others(db: SessionDB, clock: conversations.Clock, purpose: types.Purpose) -> None:
+def test_held_lease_is_busy_for_others(db: SessionDB, clock: Clock, purpose: types.Purpose) -> None:
     conversations.begin(db, "talk", "a")
     head = conversations.compact(db, "talk", 1)
     db.end_conversation("talk", "done")
@@ -47,20 +48,7 @@ def test_purposes_and_conversations_do_not_hinder_each_other(db: SessionDB) -> N
         db.acquire_lease("nobody", "turn")
 
 
-def test_tokens_only_grow_whatever_the_purpose(db: SessionDB, clock: conversations.Clock) -> None:
-    conversations.begin(db, "talk", "a")
-    tokens = []
-    for purpose in ("compact", "turn", "compact", "turn"):
-        lease = db.acquire_lease("talk", purpose, "me")
-        tokens.append(lease.token)
-        db.release_lease(lease)
-    tokens.append(db.acquire_lease("talk", "turn", "one", 5).token)
-    clock.advance(6)
-    tokens.append(db.acquire_lease("talk", "turn", "two").token)
-    assert tokens == sorted(set(tokens))
-
-
-def test_expired_lease_is_taken_over(db: SessionDB, clock: conversations.Clock) -> None:
+def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
     old = db.acquire_lease("talk", "compact", "one", 30)
     clock.advance(29.9)
@@ -90,7 +78,7 @@ def test_new_lease_of_the_same_holder_voids_its_old_one(db: SessionDB) -> None:
     db.renew_lease(new)
 
 
-def test_renewed_lease_outlives_its_first_ttl(db: SessionDB, clock: conversations.Clock) -> None:
+def test_renewed_lease_outlives_its_first_ttl(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk", "a")
     since = []
     for _ in range(2):
@@ -115,12 +103,7 @@ def test_released_or_deleted_lease_is_not_renewed(db: SessionDB) -> None:
         db.renew_lease(lease)
 
 
-# --- holders in other processes ------------------------------------------------------------------------------
-
-
-def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(
-    make_db: backends.MakeDb, clock: conversations.Clock
-) -> None:
+def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: backends.MakeDb, clock: Clock) -> None:
     db = make_db()
     conversations.begin(db, "talk", "a")
     with conversations.held_elsewhere(db, "talk", ttl=30) as process:
@@ -177,9 +160,6 @@ def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: backends
         db.acquire_lease("talk", "turn")
 
 
-# --- lock-named calls ----------------------------------------------------------------------------------------
-
-
 def test_compression_lock_is_the_compaction_lease(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     head = conversations.compact(db, "talk", 1)
@@ -197,7 +177,7 @@ def test_compression_lock_is_the_compaction_lease(db: SessionDB) -> None:
     assert db.get_compression_lock_holder("talk") is None
 
 
-def test_compression_lock_lasts_300_seconds_unless_refreshed(db: SessionDB, clock: conversations.Clock) -> None:
+def test_compression_lock_lasts_300_seconds_unless_refreshed(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
     assert db.refresh_compression_lock("talk", "one") is False
     db.try_acquire_compression_lock("talk", "one")

@@ -7,6 +7,7 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store.mail import queue_status
 from tests.support import backends, conversations, mail
+from tests.support.conversations import Clock
 
 
 def found(db: SessionDB, id_: int) -> types.Outgoing:
@@ -19,7 +20,7 @@ def ids(sent: list[types.Outgoing]) -> list[int]:
     return [each.id for each in sent]
 
 
-def test_first_undelivered_message_of_each_chat_is_due(db: SessionDB, clock: conversations.Clock) -> None:
+def test_first_undelivered_message_of_each_chat_is_due(db: SessionDB, clock: Clock) -> None:
     first = db.mail.replies(mail.answered(db, "talk", "1", "one", "two").id)
     other = db.mail.post(mail.reply(chat="2"), key="other")
     db.mail.post(mail.reply(platform="near"), key="near")
@@ -69,7 +70,7 @@ def test_every_attempt_is_counted_with_and_without_a_lease(db: SessionDB) -> Non
         assert db.mail.begin_sending(None, sent.id) is db.mail.begin_sending(None, 99) is None
 
 
-def test_delivery_is_recorded_once(db: SessionDB, clock: conversations.Clock) -> None:
+def test_delivery_is_recorded_once(db: SessionDB, clock: Clock) -> None:
     out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
     assert db.mail.mark_delivered(out.id, "a\0b\n" + "x" * 300)
     assert db.mail.mark_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
@@ -99,10 +100,7 @@ def test_same_key_is_posted_once(make_db: backends.MakeDb) -> None:
         assert made[0] == made[1]
 
 
-# --- status and resending --------------------------------------------------------------------------------------
-
-
-def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: conversations.Clock) -> None:
+def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: Clock) -> None:
     assert (db.mail.backlog(), db.mail.unsent_counts(), db.mail.failures()) == ([], [], [])
     start = clock()
     a, _ = mail.came(db, "a", "b")
@@ -120,7 +118,7 @@ def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: conver
     ]
 
 
-def test_failed_message_is_resent_once_to_the_same_chat(db: SessionDB, clock: conversations.Clock) -> None:
+def test_failed_message_is_resent_once_to_the_same_chat(db: SessionDB, clock: Clock) -> None:
     message = mail.answered(db, "talk", "1", "one", "two")
     one, two = db.mail.replies(message.id)
     db.mail.mark_failed(one.id, "gone")
@@ -153,9 +151,6 @@ def test_message_that_did_not_fail_or_was_redacted_is_not_resent(db: SessionDB) 
         db.mail.resend(reply.id)
 
 
-# --- expiry ----------------------------------------------------------------------------------------------------
-
-
 def expire(db: SessionDB) -> list[int]:
     """Expire all mail older than 30 days; the number of rows that each step deleted."""
     cursor: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
@@ -169,7 +164,7 @@ def expire(db: SessionDB) -> list[int]:
 
 @pytest.mark.parametrize(("batch", "rounds"), [(500, 1), (1, 2)])
 def test_expiry_deletes_finished_mail_and_keeps_the_last_of_a_conversation(
-    db: SessionDB, clock: conversations.Clock, monkeypatch: pytest.MonkeyPatch, batch: int, rounds: int
+    db: SessionDB, clock: Clock, monkeypatch: pytest.MonkeyPatch, batch: int, rounds: int
 ) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", batch)
     a, b = mail.came(db, "a", "b")
@@ -200,7 +195,7 @@ def test_expiry_deletes_finished_mail_and_keeps_the_last_of_a_conversation(
     assert db.contacts.mark_stranger_notified("far", "eve")
 
 
-def test_expiry_batch_is_limited(db: SessionDB, clock: conversations.Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expiry_batch_is_limited(db: SessionDB, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_status, "EXPIRY_BATCH", 4)
     for message in mail.came(db, *map(str, range(10))):
         db.mail.settle_inbound(None, message.id, "ignored", outgoing=[mail.reply()])

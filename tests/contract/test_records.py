@@ -8,6 +8,7 @@ from holdfast import SessionDB, errors
 from holdfast.store import deletion
 from holdfast.store.records import memory
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 @pytest.fixture(autouse=True)
@@ -17,14 +18,11 @@ def _talks(request: pytest.FixtureRequest) -> None:
             conversations.begin(request.getfixturevalue("db"), name, "a", "b")
 
 
-# --- memories ------------------------------------------------------------------------------------------------
-
-
 def memories(db: SessionDB, owner: str = "o") -> list[str]:
     return [each.text for each in db.memory.all(owner)]
 
 
-def test_memories_are_listed_by_owner_oldest_first(db: SessionDB, clock: conversations.Clock) -> None:
+def test_memories_are_listed_by_owner_oldest_first(db: SessionDB, clock: Clock) -> None:
     first, *_ = (db.memory.add("o", text) for text in ("likes tea", "a", "c"))
     other = db.memory.add("", "a")
     clock.advance(5)
@@ -64,7 +62,7 @@ def test_number_of_memories_of_an_owner_is_limited(db: SessionDB) -> None:
     assert len(memories(db)) == memory.MAX_MEMORIES
 
 
-def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: conversations.Clock) -> None:
+def test_revised_memory_keeps_its_id_and_its_age(db: SessionDB, clock: Clock) -> None:
     first = db.memory.add("o", "likes tea", source="talk")
     assert db.driver.read(deletion.unscrubbed_since) is None
     clock.advance(5)
@@ -90,14 +88,11 @@ def test_memory_outlives_its_source(db: SessionDB) -> None:
     assert [db.memory.add("o", name, source=name).source for name in ("talk", "to come")] == [None, None]
 
 
-# --- grants --------------------------------------------------------------------------------------------------
-
-
 def rules(db: SessionDB, *where: str, owner: str = "o") -> list[str]:
     return [each.rule for each in db.permissions.grants(owner, *where)]
 
 
-def test_grant_applies_to_its_owner_and_conversation_or_to_all(db: SessionDB, clock: conversations.Clock) -> None:
+def test_grant_applies_to_its_owner_and_conversation_or_to_all(db: SessionDB, clock: Clock) -> None:
     here = db.permissions.grant("o", "here", session_id="talk", by="terminal")
     everywhere = db.permissions.grant("o", "everywhere", by="terminal")
     assert (here.conversation_id, everywhere.conversation_id, here.by) == ("talk", None, "terminal")
@@ -124,14 +119,11 @@ def test_revoked_or_deleted_grant_is_gone(db: SessionDB) -> None:
     assert db.permissions.grant("o", "everywhere", by="me").id > made.id
 
 
-# --- the audit log -------------------------------------------------------------------------------------------
-
-
 def begin_audit(db: SessionDB, summary: str, where: str = "talk", call: str = "c", allowed: bool = True) -> int:
     return db.permissions.begin_audit(where, call, "shell", summary, allowed, "a rule")
 
 
-def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: conversations.Clock) -> None:
+def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: Clock) -> None:
     began = clock()
     id_ = begin_audit(db, "make")
     (open_,) = db.permissions.audit_log("talk")
@@ -145,7 +137,7 @@ def test_tool_call_is_logged_before_it_runs_and_ends_once(db: SessionDB, clock: 
     assert not db.permissions.end_audit(99, True)
 
 
-def test_audit_log_is_newest_first_and_can_be_filtered(db: SessionDB, clock: conversations.Clock) -> None:
+def test_audit_log_is_newest_first_and_can_be_filtered(db: SessionDB, clock: Clock) -> None:
     for number in range(4):
         begin_audit(db, f"{number}", where="talk" if number % 2 else "other", allowed=number != 1)
         clock.advance(10)
@@ -175,9 +167,6 @@ def test_audit_log_is_redacted_and_deleted_with_its_conversation(db: SessionDB) 
     assert not db.permissions.end_audit(ids[1], True)
 
 
-# --- processes -----------------------------------------------------------------------------------------------
-
-
 def record_starts(db: SessionDB, *names: str) -> None:
     for name in names:
         db.processes.record_start(conversations.process(name, "talk"))
@@ -196,7 +185,7 @@ def test_process_is_recorded_once(db: SessionDB) -> None:
         db.processes.record_start(conversations.process("new", "nobody"))
 
 
-def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: conversations.Clock) -> None:
+def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: Clock) -> None:
     record_starts(db, "p", "q")
     assert db.processes.record_end("p", "exited", 3, "p ended with 3")
     assert not db.processes.record_end("p", "killed", 9, "p was killed")
@@ -229,7 +218,7 @@ def test_concurrent_watchers_of_one_process_record_one_end(make_db: backends.Mak
         assert stores[1].mail.inbox_entries()[-1].text == f"seen by {ended.index(True)}"
 
 
-def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: conversations.Clock) -> None:
+def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: Clock) -> None:
     record_starts(db, "p")
     clock.advance(100 * conversations.DAY)
     (needed,) = db.admin.plan_prune(older_than_days=30).needed

@@ -14,6 +14,7 @@ from holdfast.store import conversation_row
 from holdfast.store.backup import retention
 from holdfast.store.transfer import export
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 from tests.support.random_histories import exported
 
 DAY = conversations.DAY
@@ -24,7 +25,7 @@ def archive(tmp_path: Path) -> Path:
     return tmp_path / "a.jsonl"
 
 
-def begin_old_and_new(db: SessionDB, clock: conversations.Clock) -> None:
+def begin_old_and_new(db: SessionDB, clock: Clock) -> None:
     for name in ("oldest", "old", "new"):
         conversations.begin(db, name, f"text of {name} " * 20, title=f"title of {name}")
         clock.advance(10 * DAY)
@@ -38,10 +39,7 @@ def prune(db: SessionDB, archive: Path) -> reports.PruneReport:
     return db.admin.prune(db.admin.plan_prune(older_than_days=0), archive)
 
 
-# --- plans ---------------------------------------------------------------------------------------------------
-
-
-def test_plan_has_the_conversations_unused_for_so_long_or_too_large(db: SessionDB, clock: conversations.Clock) -> None:
+def test_plan_has_the_conversations_unused_for_so_long_or_too_large(db: SessionDB, clock: Clock) -> None:
     begin_old_and_new(db, clock)
     with conversations.nothing_changes(db):
         plan = db.admin.plan_prune(older_than_days=15)
@@ -61,7 +59,7 @@ def test_plan_has_the_conversations_unused_for_so_long_or_too_large(db: SessionD
     assert going(db.admin.plan_prune(older_than_days=15)) == ["old"]
 
 
-def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: conversations.Clock) -> None:
+def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: Clock) -> None:
     db.create_session("hers", source="cli", owner="her")
     db.create_session("his", source="telegram", owner="him")
     clock.advance(DAY)
@@ -69,7 +67,7 @@ def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: conversat
     assert going(db.admin.plan_prune(older_than_days=0, source="telegram")) == ["his"]
 
 
-def test_needed_conversations_are_never_planned(db: SessionDB, clock: conversations.Clock) -> None:
+def test_needed_conversations_are_never_planned(db: SessionDB, clock: Clock) -> None:
     begin_old_and_new(db, clock)
     conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="branch")
@@ -85,11 +83,8 @@ def test_needed_conversations_are_never_planned(db: SessionDB, clock: conversati
     }
 
 
-# --- pruning -------------------------------------------------------------------------------------------------
-
-
 def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
-    make_db: backends.MakeDb, clock: conversations.Clock, tmp_path: Path
+    make_db: backends.MakeDb, clock: Clock, tmp_path: Path
 ) -> None:
     db, other = make_db(), make_db("other")
     begin_old_and_new(db, clock)
@@ -119,7 +114,7 @@ def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
 
 
 @backends.on_memory
-def test_archive_never_replaces_a_file(db: SessionDB, clock: conversations.Clock, archive: Path) -> None:
+def test_archive_never_replaces_a_file(db: SessionDB, clock: Clock, archive: Path) -> None:
     begin_old_and_new(db, clock)
     archive.write_text("precious")
     with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused):
@@ -130,7 +125,7 @@ def test_archive_never_replaces_a_file(db: SessionDB, clock: conversations.Clock
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_archive_is_no_file_of_the_store(
-    make_file_db: backends.MakeDb, clock: conversations.Clock, tmp_path: Path, ending: str, linked: bool
+    make_file_db: backends.MakeDb, clock: Clock, tmp_path: Path, ending: str, linked: bool
 ) -> None:
     db = make_file_db()
     begin_old_and_new(db, clock)
@@ -150,7 +145,7 @@ def test_archive_is_no_file_of_the_store(
     ids=["damaged in one", "damaged in both", "missing"],
 )
 def test_conversation_with_a_damaged_attachment_is_kept(
-    db: SessionDB, clock: conversations.Clock, archive: Path, which: int, damaged: bool, removed: tuple[str, ...]
+    db: SessionDB, clock: Clock, archive: Path, which: int, damaged: bool, removed: tuple[str, ...]
 ) -> None:
     backends.spoiled.add(db)
     digests = [db.blobs.put(name.encode()).digest for name in ("one", "two", "both")]
@@ -182,7 +177,7 @@ ARCHIVE_DAMAGES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("how", ARCHIVE_DAMAGES)
 @backends.on_memory
 def test_nothing_is_removed_when_the_archive_was_damaged(
-    db: SessionDB, clock: conversations.Clock, archive: Path, at_point: backends.AtPoint, how: str
+    db: SessionDB, clock: Clock, archive: Path, at_point: backends.AtPoint, how: str
 ) -> None:
     def damage(point: str) -> None:
         if point == "prune.exported":
@@ -197,7 +192,7 @@ def test_nothing_is_removed_when_the_archive_was_damaged(
 
 
 def test_conversations_changed_or_needed_since_the_archive_are_kept(
-    db: SessionDB, clock: conversations.Clock, archive: Path, at_point: backends.AtPoint
+    db: SessionDB, clock: Clock, archive: Path, at_point: backends.AtPoint
 ) -> None:
     changes: dict[str, Callable[[str], object]] = {
         "appended": lambda name: conversations.say(db, name, "one more"),
@@ -223,7 +218,7 @@ def test_conversations_changed_or_needed_since_the_archive_are_kept(
     assert (report.removed, set(report.kept)) == (("unchanged",), set(changes))
 
 
-def test_prune_reports_the_removals_of_an_earlier_attempt(db: SessionDB, clock: conversations.Clock) -> None:
+def test_prune_reports_the_removals_of_an_earlier_attempt(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "old", *"abc")
     key = db.driver.read(lambda tx: conversation_row.read(tx, "old").key)
     line = db.driver.read(lambda tx: next(export.read_lines(tx, key)))

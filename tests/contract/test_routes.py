@@ -11,6 +11,7 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import usage
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def test_route_is_bound_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
@@ -57,9 +58,6 @@ def test_unknown_or_deleted_conversation_has_no_route_and_no_budget(db: SessionD
     assert db.routes() == []
 
 
-# --- budgets -------------------------------------------------------------------------------------------------
-
-
 def test_budget_is_updated_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     assert (db.budget("talk"), db.update_budget("talk", 1, {"attempts": 1})) == ((0, {}), False)
@@ -75,7 +73,7 @@ def test_budget_is_updated_by_the_caller_that_knows_its_version(db: SessionDB) -
     assert db.budget("branch") == (0, {})
 
 
-def test_budget_is_deleted_with_its_conversation_and_not_exported(db: SessionDB, clock: conversations.Clock) -> None:
+def test_budget_is_deleted_with_its_conversation_and_not_exported(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk", "a")
     db.pin("talk", 1)
     before, after = io.StringIO(), io.StringIO()

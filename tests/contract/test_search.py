@@ -10,6 +10,7 @@ import pytest
 from holdfast import NewConversation, SessionDB, content_parts, errors, types
 from holdfast.store.search import indexer
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def begin(db: SessionDB, *contents: str, **new: object) -> str:
@@ -132,9 +133,6 @@ def test_query_is_not_read_as_syntax(db: SessionDB, query: str) -> None:
     assert isinstance(db.search(query), list)
 
 
-# --- filters -------------------------------------------------------------------------------------------------
-
-
 def test_search_is_limited_to_a_conversation_and_its_origins(db: SessionDB) -> None:
     chat = begin(db, "the walrus one", "the walrus two")
     conversations.compact(db, chat, 1)
@@ -147,7 +145,7 @@ def test_search_is_limited_to_a_conversation_and_its_origins(db: SessionDB) -> N
     assert sorted(seqs(db.search("walrus", session_id=chat))) == [1, 2, 3]
 
 
-def test_search_is_filtered_by_role_tool_time_and_owner(db: SessionDB, clock: conversations.Clock) -> None:
+def test_search_is_filtered_by_role_tool_time_and_owner(db: SessionDB, clock: Clock) -> None:
     anna, ben = begin(db, "the lynx", owner="anna"), begin(db, "the lynx", owner="ben")
     clock.now += 100
     middle = clock.now
@@ -163,7 +161,7 @@ def test_search_is_filtered_by_role_tool_time_and_owner(db: SessionDB, clock: co
     assert db.search("lynx", owner="nobody") == []
 
 
-def test_filter_finds_all_below_many_better_matches(db: SessionDB, clock: conversations.Clock) -> None:
+def test_filter_finds_all_below_many_better_matches(db: SessionDB, clock: Clock) -> None:
     chat = begin(db, *["ferret ferret"] * 600)
     for _ in range(130):
         begin(db, "ferret ferret")
@@ -191,9 +189,6 @@ def test_redacted_or_deleted_text_and_notes_for_the_model_are_not_found(db: Sess
     assert db.search("Sunday") == []
     assert 6 in seqs(db.search("broke"))
     assert db.search("train", role="user")[0].content == "My train leaves at noon."
-
-
-# --- the index -----------------------------------------------------------------------------------------------
 
 
 def test_append_does_not_touch_the_index_and_a_rebuild_finds_the_same(

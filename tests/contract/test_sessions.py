@@ -9,6 +9,7 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import conversation_row
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 
 def test_session_and_conversation_describe_themselves(db: SessionDB) -> None:
@@ -56,10 +57,7 @@ def test_repeated_creation_returns_the_session_and_another_one_is_refused(db: Se
                 db.create_session(name, source="cli", owner=owner)
 
 
-# --- end and resume ----------------------------------------------------------------------------------------
-
-
-def test_first_end_wins_and_keeps_the_context(db: SessionDB, clock: conversations.Clock) -> None:
+def test_first_end_wins_and_keeps_the_context(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk", "a")
     assert db.end_session("talk", "first") is True
     clock.advance(5)
@@ -69,16 +67,6 @@ def test_first_end_wins_and_keeps_the_context(db: SessionDB, clock: conversation
     ended = db.get_session("talk")
     assert (ended.end_reason, ended.ended_at) == ("first", conversations.NOON)
     assert (db.conversation("talk").epoch, conversations.seen(db, "talk")) == (2, ["a"])
-
-
-def test_end_session_acts_on_that_session_and_end_conversation_on_the_head(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    head = conversations.compact(db, "talk", 1)
-    with conversations.nothing_changes(db):
-        assert db.end_session("talk", "late") is False
-    assert db.end_conversation("talk", "done") is True
-    assert db.get_session(head.id).end_reason == "done"
-    assert (db.conversation("talk").live, db.head("talk").live) == (False, False)
 
 
 def test_resume_opens_one_continuation_with_the_same_context(db: SessionDB) -> None:
@@ -106,9 +94,6 @@ def test_racing_ends_and_resumes_leave_one_chain(db: SessionDB) -> None:
     conversations.at_once(*steps, *steps)
     chain = db.sessions("talk")
     assert [session.parent_session_id for session in chain] == [None, *(session.id for session in chain[:-1])]
-
-
-# --- compaction by two calls ---------------------------------------------------------------------------------
 
 
 def test_two_calls_make_a_continuation_with_a_context_of_its_own(db: SessionDB) -> None:
@@ -210,9 +195,6 @@ def test_child_of_another_or_unknown_or_deleted_parent_is_refused(db: SessionDB)
         ):
             with pytest.raises(error):
                 db.create_session(name, source="s", parent_session_id=parent)
-
-
-# --- the store over time -------------------------------------------------------------------------------------
 
 
 def test_everything_is_stored_after_reopening(make_db: backends.MakeDb) -> None:

@@ -11,15 +11,13 @@ import pytest
 from holdfast import AsyncSessionDB, NewConversation, NewMessage, SessionDB, errors, types
 from holdfast.store import titles
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 GOOD: dict[str, Any] = {"ticket": 4711, "tags": ["a", "ü"], "nested": {"deep": [None, True, 0.5]}, "": "\0"}
 
 
 def listed(db: SessionDB, folder: str | None, **other: object) -> list[str]:
     return [each.conversation_id for each in db.list_sessions(folder=folder, **other)]
-
-
-# --- titles --------------------------------------------------------------------------------------------------
 
 
 def test_title_belongs_to_the_conversation_whichever_session_is_given(db: SessionDB) -> None:
@@ -56,9 +54,6 @@ def test_odd_title_is_stored_without_invisible_characters(db: SessionDB, title: 
     assert kept == title.replace("\0", "").replace("\ud800", "")
     assert db.get_session("talk").title == kept
     assert db.resolve(kept).id == "talk"
-
-
-# --- folders and metadata ------------------------------------------------------------------------------------
 
 
 def test_conversation_is_created_in_a_folder_and_with_metadata(db: SessionDB) -> None:
@@ -161,7 +156,7 @@ def test_list_of_a_folder_has_the_conversations_of_it_and_of_none(db: SessionDB)
     assert sorted(listed(db, "/work/one")) == ["none", "two"]
 
 
-def test_pages_of_a_folder_skip_the_conversations_of_others(db: SessionDB, clock: conversations.Clock) -> None:
+def test_pages_of_a_folder_skip_the_conversations_of_others(db: SessionDB, clock: Clock) -> None:
     expected = []
     for number in range(24):
         folder = ("/one", "/two", "/two", None)[number % 4]
@@ -194,9 +189,6 @@ def test_folder_and_metadata_are_exported_and_imported(db: SessionDB) -> None:
         # Changed here since then, it is the same conversation.
         assert there.admin.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk", "plain"]
         assert (there.get_session("talk").folder, there.get_session("talk").metadata["ticket"]) == (None, 1)
-
-
-# --- metadata of messages --------------------------------------------------------------------------------------
 
 
 def test_message_keeps_its_metadata_until_it_is_redacted(db: SessionDB) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import SessionDB
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
 
 WEEK = 7 * conversations.DAY
 
@@ -23,10 +24,7 @@ def begin_orphan(db: SessionDB, name: str = "orphan") -> str:
     return f"{name}-child"
 
 
-# --- orphans -------------------------------------------------------------------------------------------------
-
-
-def test_orphans_are_ended_after_a_week(db: SessionDB, clock: conversations.Clock) -> None:
+def test_orphans_are_ended_after_a_week(db: SessionDB, clock: Clock) -> None:
     child, other = begin_orphan(db), begin_orphan(db, "other")
     conversations.begin(db, "routed")
     # An expired lease and a route that was moved protect nothing.
@@ -45,7 +43,7 @@ def test_orphans_are_ended_after_a_week(db: SessionDB, clock: conversations.Cloc
     assert conversations.seen(db, "orphan") == ["b", "c"]
 
 
-def test_age_of_orphans_is_given_by_the_caller(db: SessionDB, clock: conversations.Clock) -> None:
+def test_age_of_orphans_is_given_by_the_caller(db: SessionDB, clock: Clock) -> None:
     begin_orphan(db)
     clock.advance(2 * conversations.DAY + 1)
     assert db.admin.finalize_orphaned_sessions() == 0
@@ -104,7 +102,7 @@ NOT_ORPHANED: dict[str, tuple[Change, Change]] = {
 
 
 @pytest.mark.parametrize("why", NOT_ORPHANED)
-def test_continuation_is_not_orphaned(db: SessionDB, clock: conversations.Clock, why: str) -> None:
+def test_continuation_is_not_orphaned(db: SessionDB, clock: Clock, why: str) -> None:
     begin, change = NOT_ORPHANED[why]
     begin(db)
     clock.advance(WEEK + 1)
@@ -114,17 +112,14 @@ def test_continuation_is_not_orphaned(db: SessionDB, clock: conversations.Clock,
 
 
 @pytest.mark.parametrize("how", ["missing", "read-only"])
-def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: conversations.Clock, how: str) -> None:
+def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: Clock, how: str) -> None:
     begin_orphan(db)
     backends.break_leases(db, how)
     clock.advance(WEEK + 1)
     assert db.admin.finalize_orphaned_sessions() == 1
 
 
-# --- empty conversations -------------------------------------------------------------------------------------
-
-
-def test_empty_conversations_are_removed_without_a_tombstone(db: SessionDB, clock: conversations.Clock) -> None:
+def test_empty_conversations_are_removed_without_a_tombstone(db: SessionDB, clock: Clock) -> None:
     for name in ("old", "ended", "compacted"):
         conversations.begin(db, name)
     db.end_conversation("compacted", "done")
@@ -139,7 +134,7 @@ def test_empty_conversations_are_removed_without_a_tombstone(db: SessionDB, cloc
     assert db.create_session("old", source="test").id == "old"
 
 
-def test_branches_without_messages_of_their_own_are_removed(db: SessionDB, clock: conversations.Clock) -> None:
+def test_branches_without_messages_of_their_own_are_removed(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="one")
     db.hide("one", 1)
@@ -175,7 +170,7 @@ NOT_EMPTY: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("why", NOT_EMPTY)
-def test_conversation_is_not_empty(db: SessionDB, clock: conversations.Clock, why: str) -> None:
+def test_conversation_is_not_empty(db: SessionDB, clock: Clock, why: str) -> None:
     NOT_EMPTY[why](db)
     clock.advance(conversations.DAY - 1)
     conversations.begin(db, "younger than a day")
@@ -186,7 +181,7 @@ def test_conversation_is_not_empty(db: SessionDB, clock: conversations.Clock, wh
         assert db.admin.prune_empty_sessions() == 0
 
 
-def test_upkeep_runs_once_per_database(make_db: backends.MakeDb, clock: conversations.Clock) -> None:
+def test_upkeep_runs_once_per_database(make_db: backends.MakeDb, clock: Clock) -> None:
     db = make_db()
     begin_orphan(db)
     conversations.begin(db, "empty")

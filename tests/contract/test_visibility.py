@@ -7,13 +7,11 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import visibility
 from tests.support import conversations
+from tests.support.conversations import Clock
 
 
 def pinned_seqs(db: SessionDB, session_id: str = "talk") -> list[int]:
     return [each.seq for each in db.pins(session_id)]
-
-
-# --- hide and show -------------------------------------------------------------------------------------------
 
 
 def test_hidden_range_leaves_the_context_until_it_is_shown(db: SessionDB) -> None:
@@ -63,19 +61,7 @@ def test_messages_a_summary_was_made_without_are_shown_after_its_undo_only(
     assert conversations.seen(db, "talk") == ["a", "b", "c", "d", "e"]
 
 
-def test_message_hidden_after_the_cut_is_shown_at_any_time(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abcd")
-    db.hide("talk", 3, 3)
-    conversations.compact(db, "talk", 2, "gist")
-    assert conversations.seen(db, "talk") == ["gist", "d"]
-    db.show("talk")
-    assert conversations.seen(db, "talk") == ["gist", "c", "d"]
-
-
-# --- pins ----------------------------------------------------------------------------------------------------
-
-
-def test_message_is_pinned_once_by_any_session_of_its_conversation(db: SessionDB, clock: conversations.Clock) -> None:
+def test_message_is_pinned_once_by_any_session_of_its_conversation(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk", *"abcd")
     child = conversations.compact(db, "talk", 1)
     pinned = db.pin("talk", 3)
