@@ -13,6 +13,7 @@ import pytest
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, fault_points, types
 from holdfast.store import async_db, notifications
 from tests.support import backends, conversations
+from tests.support.backends import AtPoint, MakeDb
 
 
 class Gate:
@@ -115,20 +116,6 @@ async def test_appends_are_acknowledged_after_their_commit_and_the_rest_shares_t
     assert gate.passed["append.committed"] == 2
 
 
-async def test_messages_of_each_task_and_each_batch_stay_in_order(adb: AsyncSessionDB, db: SessionDB) -> None:
-    async def append_in_turn(name: int) -> list[int]:
-        return [(await append(adb, f"{name}:{number}")).seq for number in range(10)]
-
-    seqs = await asyncio.gather(*(append_in_turn(name) for name in range(8)))
-    assert all(own == sorted(own) for own in seqs)
-    stored = texts(db)
-    for name in range(8):
-        assert [text for text in stored if text.startswith(f"{name}:")] == [f"{name}:{n}" for n in range(10)]
-    batches = [[{"role": "user", "content": f"{name}{number}"} for number in range(4)] for name in "abcdef"]
-    for batch in await asyncio.gather(*(adb.append_messages("talk", batch) for batch in batches)):
-        assert [receipt.seq for receipt in batch] == list(range(batch[0].seq, batch[0].seq + 4))
-
-
 async def append_together(adb: AsyncSessionDB, gate: Gate, *appends: Coroutine[Any, Any, object]) -> list[str]:
     """Give appends to the store such that they all fall into one group; the types of their results."""
     first = await gate.hold(adb)
@@ -174,15 +161,9 @@ async def test_append_with_a_lease_that_cannot_be_read_fails_alone(
     assert outcomes == ["Receipt", "LeasesUnavailable"]
 
 
-async def test_same_uid_from_many_tasks_is_one_message(adb: AsyncSessionDB) -> None:
-    receipts = await asyncio.gather(*(append(adb, "x", uid="u") for _ in range(20)))
-    assert {receipt.seq for receipt in receipts} == {1}
-    assert sum(not receipt.duplicate for receipt in receipts) == 1
-
-
 @pytest.mark.parametrize("error", [errors.StoreFull(), errors.StoreBusy(), RuntimeError("unforeseen")])
 async def test_failed_commit_is_raised_to_every_task_of_the_group(
-    adb: AsyncSessionDB, db: SessionDB, at_point: backends.AtPoint, error: Exception
+    adb: AsyncSessionDB, db: SessionDB, at_point: AtPoint, error: Exception
 ) -> None:
     failures = [error]
 
@@ -236,7 +217,7 @@ async def test_cancelling_all_tasks_of_the_loop_cancels_no_write(adb: AsyncSessi
     assert (await append(adb, "last")).seq == len(given) + 1
 
 
-async def test_close_writes_all_given_appends(make_db: backends.MakeDb, at_point: backends.AtPoint) -> None:
+async def test_close_writes_all_given_appends(make_db: MakeDb, at_point: AtPoint) -> None:
     adb, gate = AsyncSessionDB(make_db()), Gate()
     conversations.begin(adb.db, "talk")
     at_point(gate)
@@ -253,7 +234,7 @@ async def test_close_writes_all_given_appends(make_db: backends.MakeDb, at_point
     assert len(make_db().transcript("talk")) == 101
 
 
-async def test_closed_store_refuses_every_call(make_db: backends.MakeDb) -> None:
+async def test_closed_store_refuses_every_call(make_db: MakeDb) -> None:
     db = make_db()
     async with AsyncSessionDB(db) as adb:
         await adb.create_session("talk", source="test")
@@ -261,11 +242,13 @@ async def test_closed_store_refuses_every_call(make_db: backends.MakeDb) -> None
     for call in (append(adb, "x"), adb.context("talk"), adb.append_messages("talk", []), adb.admin.fsck()):
         with pytest.raises(errors.StoreClosed):
             await call
-    with pytest.raises(errors.StoreClosed):
-        db.context("talk")
+    db.close()
+    for call in (lambda: db.context("talk"), lambda: conversations.say(db, "talk", "a"), db.admin.fsck, db.admin.info):
+        with pytest.raises(errors.StoreClosed):
+            call()
 
 
-async def test_reads_go_on_during_a_commit(make_db: backends.MakeDb, at_point: backends.AtPoint) -> None:
+async def test_reads_go_on_during_a_commit(make_db: MakeDb, at_point: AtPoint) -> None:
     async with AsyncSessionDB(make_db()) as adb:
         conversations.begin(adb.db, "talk", "a")
         gate = Gate()

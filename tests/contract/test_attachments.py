@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import SessionDB, errors
 from tests.support import backends, conversations
+from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
 from tests.support.hostile_exports import fresh, resealed, where
 from tests.support.random_histories import exported, imported
@@ -60,13 +61,13 @@ def export(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def other(make_db: backends.MakeDb) -> SessionDB:
+def other(make_db: MakeDb) -> SessionDB:
     """The store that the export of another is imported into."""
     return make_db("other")
 
 
 @pytest.fixture
-def source(make_db: backends.MakeDb) -> SessionDB:
+def source(make_db: MakeDb) -> SessionDB:
     """The store that an export is made of."""
     return make_db()
 
@@ -106,15 +107,9 @@ def test_export_has_the_attachments_that_its_messages_name(db: SessionDB, export
     assert lines[0] == {"kind": "blob", "digest": trunk, "size": len(PICTURE), "media_type": "image/png"}
     for path in export.parent.rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
-
-
-@backends.on_memory
-def test_export_without_attachments_has_no_folder(db: SessionDB, export: Path) -> None:
-    digest = begin_with_attachment(db)
-    db.redact("talk", 2)
-    assert db.admin.export_to(export).blobs == ()
-    assert digest not in export.read_text("utf-8")
-    assert os.listdir(export.parent) == [export.name]
+    db.redact("other", 2)
+    assert db.admin.export_to(export.with_name("without"), ["other"]).blobs == ()
+    assert not blobs_of(export.with_name("without")).exists()
 
 
 @pytest.mark.parametrize("state", ["sound", "missing", "damaged"])
@@ -152,7 +147,7 @@ def test_messages_are_imported_without_their_attachments(source: SessionDB, othe
 
 
 def test_collection_during_an_import_takes_no_attachment_of_it(
-    source: SessionDB, other: SessionDB, clock: Clock, export: Path, at_point: backends.AtPoint
+    source: SessionDB, other: SessionDB, clock: Clock, export: Path, at_point: AtPoint
 ) -> None:
     digest = begin_with_attachment(source)
     source.admin.export_to(export)
@@ -167,7 +162,7 @@ def test_collection_during_an_import_takes_no_attachment_of_it(
 
 
 def test_attachments_of_a_refused_conversation_are_not_written(
-    source: SessionDB, other: SessionDB, export: Path, at_point: backends.AtPoint, clock: Clock
+    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint, clock: Clock
 ) -> None:
     conversations.begin(source, "trunk", "a")
     source.branch("trunk", branch_id="twig")
@@ -193,12 +188,7 @@ def test_attachments_of_a_refused_conversation_are_not_written(
 
 @pytest.mark.parametrize("deleted_before", [False, True])
 def test_attachments_of_a_conversation_refused_while_writing_are_collected(
-    source: SessionDB,
-    other: SessionDB,
-    export: Path,
-    at_point: backends.AtPoint,
-    clock: Clock,
-    deleted_before: bool,
+    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint, clock: Clock, deleted_before: bool
 ) -> None:
     backends.spoiled.add(source)
     begin_with_attachment(source)
@@ -353,15 +343,6 @@ def test_failed_export_keeps_the_one_before(db: SessionDB, export: Path) -> None
     with pytest.raises(errors.StoreCorrupt):
         db.admin.export_to(export)
     assert files(export.parent) == before
-
-
-@pytest.mark.parametrize("ending", ["", "-wal", ".queue", ".blobs", ".search"])
-def test_export_never_replaces_a_file_of_the_store(make_file_db: backends.MakeDb, ending: str) -> None:
-    db = make_file_db()
-    begin_with_attachment(db)
-    with pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
-        db.admin.export_to(Path(db.driver.path + ending))
-    assert conversations.contents(db.transcript("talk"))[0] == "look"
 
 
 class BytesPath:

@@ -13,6 +13,7 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store.blobs import files as blob_files
 from tests.support import backends, conversations
+from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
 
 PICTURE = b"\x89PNG\0" * 1000
@@ -49,7 +50,7 @@ def test_content_is_returned_exactly_and_kept_once(db: SessionDB, tmp_path: Path
     assert list(backends.shelved(db)) == [blob.digest]
 
 
-def test_content_is_readable_by_its_owner_only(make_file_db: backends.MakeDb) -> None:
+def test_content_is_readable_by_its_owner_only(make_file_db: MakeDb) -> None:
     db = make_file_db()
     path = db.blobs.files.path(db.blobs.put(PICTURE).digest)
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -116,9 +117,7 @@ def test_blob_without_a_name_is_collected_a_day_after_it_was_put(db: SessionDB, 
     assert (db.blobs.collect(0).blobs, content(db, named)) == (1, b"named")
 
 
-def test_collection_takes_no_write_lock_when_nothing_is_removed(
-    db: SessionDB, clock: Clock, at_point: backends.AtPoint
-) -> None:
+def test_collection_takes_no_write_lock_when_nothing_is_removed(db: SessionDB, clock: Clock, at_point: AtPoint) -> None:
     named, _ = (db.blobs.put(data).digest for data in (b"named", b"young"))
     attach(db, conversations.begin(db), named)
     clock.advance(23 * HOUR)
@@ -128,7 +127,7 @@ def test_collection_takes_no_write_lock_when_nothing_is_removed(
     assert passed == ["collect.read"]
 
 
-def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at_point: backends.AtPoint) -> None:
+def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at_point: AtPoint) -> None:
     digests = [db.blobs.put(data).digest for data in (b"a", b"b", b"c")]
     conversations.begin(db, "talk", "a")
     clock.advance(25 * HOUR)
@@ -168,7 +167,7 @@ def test_blob_named_by_removed_messages_only_is_scrubbed_at_once(db: SessionDB, 
     assert is_gone(db, shared)
 
 
-def test_old_files_without_a_row_are_collected(make_file_db: backends.MakeDb) -> None:
+def test_old_files_without_a_row_are_collected(make_file_db: MakeDb) -> None:
     db = make_file_db()
     digest = db.blobs.put(PICTURE).digest
     for stray, age in (("a" * 64, 25 * HOUR), ("b" * 64, HOUR)):

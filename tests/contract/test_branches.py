@@ -57,21 +57,6 @@ def test_branch_gets_a_numbered_title_or_the_given_one(db: SessionDB) -> None:
         db.branch("trunk", title="mine")
 
 
-def test_branch_stands_on_the_newest_compaction_that_saw_nothing_after_it(db: SessionDB) -> None:
-    conversations.begin(db, "trunk", *"abcdef")
-    conversations.compact(db, "trunk", 2, "one", seen_seq=3)
-    conversations.compact(db, "trunk", 4, "two", seen_seq=6)
-    views = {at: conversations.seen(db, db.branch("trunk", at).id) for at in (2, 3, 5, 6)}
-    assert views == {2: ["a", "b"], 3: ["one", "c"], 5: ["one", "c", "d", "e"], 6: ["two", "e", "f"]}
-    db.undo_compaction("trunk")
-    branch = db.branch("trunk").id
-    db.undo_compaction("trunk")
-    conversations.compact(db, "trunk", 6, "three")
-    db.hide("trunk", 3)
-    db.end_conversation("trunk", "done")
-    assert conversations.seen(db, branch) == ["one", "c", "d", "e", "f"], "changes of its origin do not reach it"
-
-
 def test_reads_go_down_the_origins_with_the_smaller_limit(db: SessionDB) -> None:
     conversations.begin(db, "one", *"abcd")
     db.branch("one", 3, branch_id="two")

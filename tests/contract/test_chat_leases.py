@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.support import backends, conversations, mail
+from tests.support import conversations, mail
+from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 
@@ -71,7 +72,7 @@ def test_lost_lease_writes_nothing(db: SessionDB) -> None:
     assert db.mail.chat_leases() == []
 
 
-def test_concurrent_acquisitions_have_one_winner(make_db: backends.MakeDb) -> None:
+def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     for round_ in range(9):
         found = conversations.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
@@ -81,7 +82,7 @@ def test_concurrent_acquisitions_have_one_winner(make_db: backends.MakeDb) -> No
         assert stores[0].mail.release_chat_lease(won)
 
 
-def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: backends.MakeDb) -> None:
+def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: MakeDb) -> None:
     db = make_db()
     code = "import sys; from holdfast import SessionDB; from tests.support import conversations; "
     code += "SessionDB(sys.argv[1], clock=Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
@@ -90,7 +91,7 @@ def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: backends.MakeDb) 
     assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2
 
 
-def test_restore_voids_all_leases(make_file_db: backends.MakeDb, tmp_path: Path) -> None:
+def test_restore_voids_all_leases(make_file_db: MakeDb, tmp_path: Path) -> None:
     db = make_file_db()
     before = db.mail.acquire_chat_lease("k", 30.0, "me")
     db.admin.backup(tmp_path / "copy.db")

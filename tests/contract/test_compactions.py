@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -182,26 +181,6 @@ def test_deleted_or_ended_conversation_and_turn_lease_cannot_commit(db: SessionD
             with pytest.raises(error):
                 db.commit_compaction(work, summary="gist", cut_seq=1)
     db.renew_lease(turn)
-
-
-@backends.on_files
-def test_two_compactors_with_leases_make_one_summary(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    summaries: list[str] = []
-    asked = threading.Barrier(2)
-
-    def compact(name: str) -> types.Session:
-        try:
-            lease = db.acquire_lease("talk", "compact", name)
-        finally:
-            asked.wait()
-        summaries.append(name)
-        return db.commit_compaction(lease, summary=name, cut_seq=2)
-
-    outcomes = conversations.at_once(lambda: compact("one"), lambda: compact("two"))
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Busy", "Session"]
-    assert len(summaries) == 1
-    assert len(db.continuations("talk")) == 1
 
 
 @backends.on_files

@@ -8,7 +8,8 @@ import pytest
 
 from holdfast import SessionDB, errors
 from holdfast.store.mail import contacts
-from tests.support import backends, conversations, mail
+from tests.support import conversations, mail
+from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 HOUR = 3600.0
@@ -84,7 +85,7 @@ def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: 
     assert [person.role for person in db.contacts.all()] == ["denied"]
 
 
-def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: backends.MakeDb, clock: Clock) -> None:
+def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: MakeDb, clock: Clock) -> None:
     one, other = make_db(), make_db()
     code = create_code(one)
     locked = [refuse(db, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
@@ -112,7 +113,7 @@ def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: Clock) 
     assert [refuse(db, "far", "WRONG") for _ in range(4)] == [0] * 4
 
 
-def test_concurrent_pairings_and_notifications_are_counted_exactly(make_db: backends.MakeDb) -> None:
+def test_concurrent_pairings_and_notifications_are_counted_exactly(make_db: MakeDb) -> None:
     stores = [make_db() for _ in range(4)]
     for sender in map(str, range(5)):
         code = create_code(stores[0], sender)
@@ -137,10 +138,7 @@ def test_number_of_pending_codes_is_limited(db: SessionDB, clock: Clock) -> None
 
 
 def test_stranger_is_notified_once_per_platform(db: SessionDB) -> None:
-    assert [db.contacts.mark_stranger_notified(platform, "3") for platform in ("far", "far", "near")] == [
-        True,
-        False,
-        True,
-    ]
+    notified = [db.contacts.mark_stranger_notified(platform, "3") for platform in ("far", "far", "near")]
+    assert notified == [True, False, True]
     assert db.contacts.delete("far", "3")
     assert db.contacts.mark_stranger_notified("far", "3")

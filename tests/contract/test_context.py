@@ -67,22 +67,6 @@ def test_transcript_is_the_whole_log_or_a_range_of_it(db: SessionDB) -> None:
     assert db.transcript("talk", after=5) == []
 
 
-def test_result_follows_its_call_though_another_message_came_between(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "do it")
-    ask(db, "c1", "c2")
-    conversations.say(db, "talk", "are you there?")
-    answer(db, "c2", "two")
-    answer(db, "c1", "one")
-    assert shape(db) == [
-        ("user", None, "do it"),
-        ("assistant", None, ""),
-        ("tool", "c1", "one"),
-        ("tool", "c2", "two"),
-        ("user", None, "are you there?"),
-    ]
-    assert [message.role for message in db.transcript("talk")] == ["user", "assistant", "user", "tool", "tool"]
-
-
 def test_call_is_open_while_its_turn_holds_the_lease_and_closed_after(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
     ask(db, "old")
@@ -101,35 +85,6 @@ def test_call_is_open_while_its_turn_holds_the_lease_and_closed_after(db: Sessio
     db.release_lease(lease)
     assert shape(db)[-1] == ("tool", "c3", tool_pairs.NO_RESULT)
     assert len(db.transcript("talk")) == 4, "nothing is stored for a closed call"
-
-
-def test_late_result_after_a_cut_becomes_a_note(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "do it")
-    ask(db, "c1")
-    conversations.compact(db, "talk", 2, "asked for c1")
-    answer(db, "c1", "the answer")
-    part = {"type": "image", "url": "x"}
-    db.append_message("talk", role="tool", content=[part], tool_call_id="gone")
-    _, text, parts = db.context("talk")
-    assert (text.role, text.tool_call_id, parts.role) == ("user", None, "user")
-    assert "c1" in text.content
-    assert text.content.endswith("the answer")
-    assert (parts.content[0]["type"], parts.content[-1]) == ("text", part)
-
-
-def test_reused_call_id_pairs_each_call_with_its_own_result(db: SessionDB) -> None:
-    conversations.begin(db, "talk")
-    for number in ("one", "two"):
-        ask(db, "c", content=number)
-        answer(db, "c", f"result {number}")
-    for number in ("three", "four"):
-        ask(db, "c", content=number)
-    for number in ("four", "again"):
-        answer(db, "c", f"result {number}")
-    texts = [text for _, _, text in shape(db)]
-    assert texts[:5] == ["one", "result one", "two", "result two", "three"]
-    assert texts[5:8] == [tool_pairs.NO_RESULT, "four", "result four"]
-    assert shape(db)[-1][0] == "user", "the second result of one call is a note"
 
 
 def test_hidden_or_redacted_halves_leave_a_valid_context(db: SessionDB) -> None:
@@ -155,14 +110,6 @@ def test_pinned_call_is_followed_by_its_result(db: SessionDB, pinned: list[int])
     answer(db, "c1", "r")
     conversations.compact(db, "talk", max(pinned), "sum", pinned=pinned)
     assert shape(db)[:3] == [("assistant", None, ""), ("tool", "c1", "r"), ("user", None, "sum")]
-
-
-def test_pinned_call_that_is_running_stays_open(db: SessionDB) -> None:
-    conversations.begin(db, "talk")
-    ask(db, "k", lease=db.acquire_lease("talk", "turn"))
-    db.commit_compaction(db.snapshot("talk"), summary="S", cut_seq=1, pinned=[1])
-    context = db.context("talk")
-    assert ([message.role for message in context], context.running) == (["assistant", "user"], {"k"})
 
 
 @backends.on_files

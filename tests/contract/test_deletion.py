@@ -89,15 +89,6 @@ def test_titles_made_from_the_text_are_removed_in_every_branch(db: SessionDB) ->
     assert db.conversation("one").title == "My new word", "a title given after the redaction stays"
 
 
-@pytest.mark.parametrize("title", ["Trip to the sea #2", "Plan B"])
-def test_redaction_keeps_a_title_that_shares_only_common_words_and_letters(db: SessionDB, title: str) -> None:
-    conversations.begin(db, "talk", "Trip to Lisbon", "the password to my bank is hunter2", title=title)
-    db.branch("talk", 2, branch_id="branch")
-    db.redact("talk", 2)
-    assert db.conversation("talk").title == title
-    assert db.conversation("branch").title is not None
-
-
 @pytest.mark.parametrize(
     "message",
     [

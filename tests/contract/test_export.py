@@ -12,6 +12,7 @@ from hypothesis import example, given
 
 from holdfast import AsyncSessionDB, SessionDB, errors
 from tests.support import backends, conversations, random_histories
+from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 from tests.support.hostile_exports import fresh
 from tests.support.random_histories import Step, exported, imported
@@ -98,7 +99,7 @@ def test_export_of_a_branch_contains_its_origins(db: SessionDB) -> None:
     assert db.admin.export_to(lambda _: None, ["other"]).origins == ()
 
 
-async def test_leases_are_not_exported(make_db: backends.MakeDb) -> None:
+async def test_leases_are_not_exported(make_db: MakeDb) -> None:
     async with AsyncSessionDB(make_db()) as db, AsyncSessionDB(make_db("other")) as other:
         empty, full = io.StringIO(), io.StringIO()
         await db.admin.export_to(empty)

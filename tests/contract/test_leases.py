@@ -6,6 +6,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from tests.support import backends, conversations, polling
+from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 
@@ -33,19 +34,6 @@ def test_held_lease_is_busy_for_others(db: SessionDB, clock: Clock, purpose: typ
         with pytest.raises(errors.Busy) as refusal:
             db.acquire_lease(name, purpose, holder)
         assert (refusal.value.holder, refusal.value.expires_in) == ("one", 20)
-
-
-def test_purposes_and_conversations_do_not_hinder_each_other(db: SessionDB) -> None:
-    for name in ("one", "two"):
-        conversations.begin(db, name)
-    leases = [db.acquire_lease(name, purpose) for name in ("one", "two") for purpose in ("turn", "compact")]
-    for lease in leases:
-        db.renew_lease(lease)
-    assert len(db.leases()) == 4
-    with pytest.raises(errors.Busy):
-        db.acquire_lease("one", "turn")
-    with pytest.raises(errors.NoSuchSession):
-        db.acquire_lease("nobody", "turn")
 
 
 def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
@@ -91,19 +79,7 @@ def test_renewed_lease_outlives_its_first_ttl(db: SessionDB, clock: Clock) -> No
     assert db.commit_compaction(lease, summary="gist", cut_seq=1).live
 
 
-def test_released_or_deleted_lease_is_not_renewed(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact")
-    assert [db.release_lease(lease), db.release_lease(lease)] == [True, False]
-    with pytest.raises(errors.LeaseLost):
-        db.renew_lease(lease)
-    lease = db.acquire_lease("talk", "compact")
-    db.delete_conversation("talk")
-    with pytest.raises((errors.LeaseLost, errors.ConversationDeleted)):
-        db.renew_lease(lease)
-
-
-def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: backends.MakeDb, clock: Clock) -> None:
+def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: MakeDb, clock: Clock) -> None:
     db = make_db()
     conversations.begin(db, "talk", "a")
     with conversations.held_elsewhere(db, "talk", ttl=30) as process:
@@ -121,7 +97,7 @@ def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: backen
         assert db.acquire_lease("talk", "compact", "me").holder == "me"
 
 
-def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: backends.MakeDb) -> None:
+def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> None:
     db = make_db(clock=None)
     conversations.begin(db, "talk")
     with conversations.held_elsewhere(db, "talk", ttl=3600, now=None) as process:
@@ -138,7 +114,7 @@ def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: backends.Make
         assert db.acquire_lease("talk", "compact", "me").token == 2
 
 
-def test_lease_of_this_process_survives_reopening(make_db: backends.MakeDb) -> None:
+def test_lease_of_this_process_survives_reopening(make_db: MakeDb) -> None:
     first = make_db()
     conversations.begin(first, "talk", "a")
     lease = first.acquire_lease("talk", "compact", "me")
@@ -148,7 +124,7 @@ def test_lease_of_this_process_survives_reopening(make_db: backends.MakeDb) -> N
     assert second.commit_compaction(lease, summary="gist", cut_seq=1).live
 
 
-def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: backends.MakeDb) -> None:
+def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: MakeDb) -> None:
     db, other = make_db(), make_db()
     conversations.begin(db, "talk", "a")
     first = db.acquire_lease("talk", "turn")
@@ -207,11 +183,3 @@ def test_callers_of_the_lock_go_on_without_leases(db: SessionDB, how: str, caplo
     with pytest.raises(errors.ForkRefused):
         db.create_session("second", source="test", parent_session_id="talk")
     assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
-
-
-def test_unknown_session_has_no_lock(db: SessionDB) -> None:
-    for call in (db.try_acquire_compression_lock, db.refresh_compression_lock, db.release_compression_lock):
-        with pytest.raises(errors.NoSuchSession):
-            call("nobody", "one")
-    with pytest.raises(errors.NoSuchSession):
-        db.get_compression_lock_holder("nobody")

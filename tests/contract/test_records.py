@@ -8,6 +8,7 @@ from holdfast import SessionDB, errors
 from holdfast.store import deletion
 from holdfast.store.records import memory
 from tests.support import backends, conversations
+from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 
@@ -203,7 +204,7 @@ def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: Cloc
     assert (db.processes.all(), db.mail.inbox_entries()) == ([], [])
 
 
-def test_concurrent_watchers_of_one_process_record_one_end(make_db: backends.MakeDb) -> None:
+def test_concurrent_watchers_of_one_process_record_one_end(make_db: MakeDb) -> None:
     stores = make_db(), make_db()
     conversations.begin(stores[0], "talk", "a")
     for name in map(str, range(5)):
@@ -216,16 +217,6 @@ def test_concurrent_watchers_of_one_process_record_one_end(make_db: backends.Mak
         ended = conversations.at_once(*ends)
         assert sorted(ended) == [False] * 3 + [True]
         assert stores[1].mail.inbox_entries()[-1].text == f"seen by {ended.index(True)}"
-
-
-def test_conversation_with_a_running_process_is_not_pruned(db: SessionDB, clock: Clock) -> None:
-    record_starts(db, "p")
-    clock.advance(100 * conversations.DAY)
-    (needed,) = db.admin.plan_prune(older_than_days=30).needed
-    assert "running processes" in str(needed)
-    db.processes.record_end("p", "exited", 0, "ended")
-    db.mail.settle_inbox_entry(db.mail.inbox_entries()[0].id, "completed")
-    assert len(db.admin.plan_prune(older_than_days=30).going) == 2
 
 
 def test_redacting_the_call_redacts_the_command_and_its_notice(db: SessionDB) -> None:

@@ -14,6 +14,7 @@ from holdfast.store import conversation_row
 from holdfast.store.backup import retention
 from holdfast.store.transfer import export
 from tests.support import backends, conversations
+from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
 from tests.support.random_histories import exported
 
@@ -57,34 +58,40 @@ def test_plan_has_the_conversations_unused_for_so_long_or_too_large(db: SessionD
         assert going(db.admin.plan_prune(**limits)) == names
     conversations.say(db, "oldest", "again")
     assert going(db.admin.plan_prune(older_than_days=15)) == ["old"]
-
-
-def test_plan_is_limited_to_an_owner_or_a_source(db: SessionDB, clock: Clock) -> None:
-    db.create_session("hers", source="cli", owner="her")
-    db.create_session("his", source="telegram", owner="him")
+    db.create_session("hers", source="telegram", owner="her")
     clock.advance(DAY)
-    assert going(db.admin.plan_prune(older_than_days=0, owner="her")) == ["hers"]
-    assert going(db.admin.plan_prune(older_than_days=0, source="telegram")) == ["his"]
+    for limits in ({"owner": "her"}, {"source": "telegram"}):
+        assert going(db.admin.plan_prune(older_than_days=0, **limits)) == ["hers"]
 
 
-def test_needed_conversations_are_never_planned(db: SessionDB, clock: Clock) -> None:
-    begin_old_and_new(db, clock)
-    conversations.begin(db, "trunk", "a")
-    db.branch("trunk", branch_id="branch")
-    db.bind_route("chat", "oldest", version=0)
-    clock.advance(DAY)
-    db.acquire_lease("old", "turn", "me", 300)
-    plan = db.admin.plan_prune(older_than_days=0)
-    assert going(plan) == ["new", "branch"]
-    assert {each.conversation_id: each.needed for each in plan.needed} == {
-        "oldest": "a route is bound to it",
-        "old": "a process works on it",
-        "trunk": "a branch reads from it",
-    }
+NEEDS: dict[str, tuple[Callable[[SessionDB], object], str]] = {
+    "route": (lambda db: db.bind_route("chat", "talk", version=0), "a route is bound to it"),
+    "branch": (lambda db: db.branch("talk"), "a branch reads from it"),
+    "lease": (lambda db: db.acquire_lease("talk", "turn", ttl=86_400), "a process works on it"),
+    "process": (
+        lambda db: db.processes.record_start(conversations.process("p", "talk")),
+        "it has open messages or running processes",
+    ),
+    "inbox": (
+        lambda db: db.mail.add_inbox_entry("talk", "k", "came in"),
+        "it has open messages or running processes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NEEDS)
+def test_needed_conversation_is_never_planned(db: SessionDB, clock: Clock, what: str) -> None:
+    conversations.begin(db, "talk", "a")
+    need, why = NEEDS[what]
+    need(db)
+    clock.advance(DAY / 2)
+    plan = db.admin.plan_prune(older_than_days=0.25)
+    assert [(each.conversation_id, each.needed) for each in plan.needed] == [("talk", why)]
+    assert "talk" not in going(plan)
 
 
 def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
-    make_db: backends.MakeDb, clock: Clock, tmp_path: Path
+    make_db: MakeDb, clock: Clock, tmp_path: Path
 ) -> None:
     db, other = make_db(), make_db("other")
     begin_old_and_new(db, clock)
@@ -124,8 +131,8 @@ def test_archive_never_replaces_a_file(db: SessionDB, clock: Clock, archive: Pat
 
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
 @pytest.mark.parametrize("linked", [False, True])
-def test_archive_is_no_file_of_the_store(
-    make_file_db: backends.MakeDb, clock: Clock, tmp_path: Path, ending: str, linked: bool
+def test_archive_and_export_replace_no_file_of_the_store(
+    make_file_db: MakeDb, clock: Clock, tmp_path: Path, ending: str, linked: bool
 ) -> None:
     db = make_file_db()
     begin_old_and_new(db, clock)
@@ -134,8 +141,9 @@ def test_archive_is_no_file_of_the_store(
         (tmp_path / "link").symlink_to(path.parent)
         path = tmp_path / "link" / path.name
     files = sorted(os.listdir(path.parent))
-    with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
-        prune(db, path)
+    for write in (prune, lambda db, path: db.admin.export_to(path)):
+        with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
+            write(db, path)
     assert sorted(os.listdir(path.parent)) == files
 
 
@@ -177,7 +185,7 @@ ARCHIVE_DAMAGES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("how", ARCHIVE_DAMAGES)
 @backends.on_memory
 def test_nothing_is_removed_when_the_archive_was_damaged(
-    db: SessionDB, clock: Clock, archive: Path, at_point: backends.AtPoint, how: str
+    db: SessionDB, clock: Clock, archive: Path, at_point: AtPoint, how: str
 ) -> None:
     def damage(point: str) -> None:
         if point == "prune.exported":
@@ -192,7 +200,7 @@ def test_nothing_is_removed_when_the_archive_was_damaged(
 
 
 def test_conversations_changed_or_needed_since_the_archive_are_kept(
-    db: SessionDB, clock: Clock, archive: Path, at_point: backends.AtPoint
+    db: SessionDB, clock: Clock, archive: Path, at_point: AtPoint
 ) -> None:
     changes: dict[str, Callable[[str], object]] = {
         "appended": lambda name: conversations.say(db, name, "one more"),

@@ -161,8 +161,6 @@ _POSTGRES_BREAKS = {
 }
 LEASE_BREAKS = ("a view", "read-only")
 """Breaks that restoring the schema does not repair."""
-LEASE_LOSSES = ("missing", "without a column")
-"""Breaks that it does."""
 
 
 def in_postgres(db: SessionDB) -> bool:
