@@ -109,20 +109,9 @@ COUNTS = [-1, "5", 1.5, True, 2**70]
 TITLES = ["", "   ", "\u200b", "\0", "x" * 101, "x" * 1_000_000, 5, b"plan", ["plan"]]
 FOLDERS = ["", "here", "~/here", "C:here", "/\0", "/\ud800", "/" + "x" * 4096, 5, b"/", ["/"]]
 NOT_JSON = [
-    *(
-        b"x",
-        float("nan"),
-        float("inf"),
-        (1, 2),
-        {1},
-        {1: 2},
-        {None: 2},
-        datetime.date(2026, 1, 1),
-        Colour.RED,
-        object(),
-    ),
-    *(len, NewMessage(role="user"), "\ud800", {"\udfff": 1}, nested(101), nested(101, list), nested(100_000)),
-    *(object(), containing_itself()),
+    *(b"x", float("nan"), float("inf"), (1, 2), {1}, {1: 2}, {None: 2}, datetime.date(2026, 1, 1), Colour.RED, len),
+    *(object(), NewMessage(role="user"), "\ud800", {"\udfff": 1}, nested(101), nested(101, list), nested(100_000)),
+    containing_itself(),
 ]
 METADATA = [[1], "x", 5, {1: 2}, *({"x": value} for value in NOT_JSON), {"x": "é" * 2048}, nested(11)]
 BUDGETS = [None, 5, '{"a": 1}', [], {1: 2}, {"x": b"x"}, {"x": float("nan")}, {"x": (1,)}, {"x": "é" * 32_768}]

@@ -13,7 +13,7 @@ from holdfast import SessionDB
 from tests.support import backends, conversations, random_histories
 from tests.support.random_histories import Step, exported
 
-# Three conversations: `first` with all that can happen to one, a branch of it, and one alone.
+# Three conversations: `first` with steps of every kind, its branch, and a third one.
 HISTORY = [
     Step("say", 0, 1, 0, "two"),
     Step("call", 0, 1, 0, "three"),
@@ -67,9 +67,9 @@ def resealed(lines: list[Any]) -> str:
         if kind == "conversation":
             begun = len(text)
         if kind == "sealed":
-            told = "".join(text[begun:])
-            digests.append(hashlib.blake2b(told.encode(), digest_size=16).hexdigest())
-            counts = {"sessions": told.count('"kind":"session"'), "messages": told.count('"kind":"message"')}
+            written = "".join(text[begun:])
+            digests.append(hashlib.blake2b(written.encode(), digest_size=16).hexdigest())
+            counts = {"sessions": written.count('"kind":"session"'), "messages": written.count('"kind":"message"')}
             line.update(counts, digest=digests[-1])
         if kind == "end":
             digest = hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()

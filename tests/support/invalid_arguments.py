@@ -1,4 +1,4 @@
-"""What no caller should give, and every public method with what it should be given instead."""
+"""Junk values, and every public method with valid arguments."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
 
 
 def refused(call: Callable[[], object]) -> errors.HoldfastError | None:
-    """How it was refused, if it was; any other error is the test's failure."""
+    """Return the Holdfast error that a call raised, or None; other errors fail the test."""
     try:
         call()
     except errors.HoldfastError as error:

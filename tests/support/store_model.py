@@ -1,8 +1,6 @@
-"""What the store promises, as plain Python: lists, dicts, and no database.
+"""A model of the store in plain Python: each step changes it, or raises the name of the error the store must raise.
 
-A conversation here is a list of message objects. A branch copies the list and shares the objects, so a
-redaction reaches it without a thought; nothing is computed the way the store computes it. Each step
-either changes the model or raises the name of the refusal that the store must give.
+A conversation is a list of message objects. A branch copies the list and shares the objects, so a redaction reaches it.
 """
 
 from __future__ import annotations
