@@ -180,18 +180,13 @@ def test_appends_of_many_threads_are_all_stored_in_each_threads_order(db: Sessio
 
 
 @backends.on_files
-def test_same_uid_from_many_threads_is_one_message(db: SessionDB) -> None:
-    conversations.begin(db, "talk")
-    receipts = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x", uid="u")] * 8)
-    assert [receipt.seq for receipt in receipts] == [1] * 8
-    assert sum(not receipt.duplicate for receipt in receipts) == 1
-
-
-@backends.on_files
-def test_racing_messages_after_an_end_open_one_continuation(db: SessionDB) -> None:
+def test_racing_messages_open_one_continuation_and_store_a_uid_once(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     db.end_conversation("talk", "done")
     receipts = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x")] * 6)
     assert sum(receipt.resumed for receipt in receipts) == 1
     assert len({receipt.session_id for receipt in receipts}) == 1
     assert len(db.sessions("talk")) == 2
+    repeated = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x", uid="u")] * 6)
+    assert {receipt.seq for receipt in repeated} == {8}
+    assert sum(not receipt.duplicate for receipt in repeated) == 1

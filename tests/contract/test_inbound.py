@@ -135,6 +135,10 @@ def test_first_attempt_joins_messages_and_they_share_the_outcome(db: SessionDB) 
     db.mail.begin_inbound(lease, a.id, "talk", [b.id])
     db.mail.begin_inbound(lease, a.id, "talk", [c.id])
     assert [message.id for message in db.mail.joined_inbound(a.id)] == [b.id]
+    (elsewhere,) = mail.came(db, "d", route="other")
+    for other in (elsewhere, a, c):  # of another route, begun, itself
+        with mail.nothing_changes(db), pytest.raises(errors.StoreRefused):
+            db.mail.begin_inbound(lease, c.id, "talk", [other.id])
     assert [message.id for message in db.mail.open_inbound(mail.ROUTE)] == [a.id, c.id]
     with pytest.raises(errors.InvalidArgument):
         db.mail.begin_inbound(lease, b.id, "talk")
@@ -144,16 +148,6 @@ def test_first_attempt_joins_messages_and_they_share_the_outcome(db: SessionDB) 
     assert outcomes == [("answered", "talk", 1)] * 2
     assert mail.again(db, c).outcome is None
     assert (len(db.mail.replies(a.id)), db.mail.replies(b.id)) == (1, [])
-
-
-def test_only_open_messages_of_the_same_route_are_joined(db: SessionDB) -> None:
-    a, begun = mail.came(db, "a", "begun")
-    (elsewhere,) = mail.came(db, "b", route="other")
-    lease = db.mail.acquire_chat_lease(mail.CLAIM)
-    db.mail.begin_inbound(lease, begun.id, "talk")
-    for other in (elsewhere, begun, a):
-        with mail.nothing_changes(db), pytest.raises(errors.StoreRefused):
-            db.mail.begin_inbound(lease, a.id, "talk", [other.id])
 
 
 def test_begin_next_acquires_the_lease_and_begins_the_message(db: SessionDB) -> None:

@@ -120,15 +120,6 @@ def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
     assert (empty, (tmp_path / "none.jsonl").exists()) == (reports.PruneReport(None, (), (), 0), False)
 
 
-@backends.on_memory
-def test_archive_never_replaces_a_file(db: SessionDB, clock: Clock, archive: Path) -> None:
-    begin_old_and_new(db, clock)
-    archive.write_text("precious")
-    with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused):
-        prune(db, archive)
-    assert archive.read_text() == "precious"
-
-
 @pytest.mark.parametrize("ending", ["", "-wal", "-journal", ".queue", ".blobs", ".search", ".search-journal"])
 @pytest.mark.parametrize("linked", [False, True])
 def test_archive_and_export_replace_no_file_of_the_store(
@@ -140,7 +131,12 @@ def test_archive_and_export_replace_no_file_of_the_store(
     if linked:
         (tmp_path / "link").symlink_to(path.parent)
         path = tmp_path / "link" / path.name
+    other = tmp_path / "precious"
+    other.write_text("precious")
     files = sorted(os.listdir(path.parent))
+    with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused):
+        prune(db, other)
+    assert other.read_text() == "precious"
     for write in (prune, lambda db, path: db.admin.export_to(path)):
         with conversations.nothing_changes(db), pytest.raises(errors.CopyRefused, match="belongs to the store itself"):
             write(db, path)

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import usage
-from tests.support import backends, conversations
+from tests.support import conversations
 from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
@@ -81,15 +80,6 @@ def test_budget_is_deleted_with_its_conversation_and_not_exported(db: SessionDB,
     # An empty conversation leaves no tombstone: its id may be used again.
     conversations.begin(db, "ghost")
     assert db.budget("ghost") == (0, {})
-
-
-@backends.on_memory
-def test_size_of_a_budget_is_limited(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    left = usage.MAX_BUDGET - len('{"x":""}')
-    assert db.update_budget("talk", 0, {"x": "x" * left})
-    with pytest.raises(errors.InvalidArgument, match=f"{usage.MAX_BUDGET + 1:,}"):
-        db.update_budget("talk", 1, {"x": "x" * (left + 1)})
 
 
 _COUNTER = """

@@ -79,26 +79,19 @@ def test_racing_ends_and_resumes_leave_one_chain(db: SessionDB) -> None:
 
 def test_two_calls_make_a_continuation_with_a_context_of_its_own(db: SessionDB) -> None:
     conversations.begin(db, "parent", "a", "b", title="T")
+    conversations.begin(db, "other", title="taken")
     db.end_session("parent", "compression")
-    child = db.create_session("child", source="gateway", model="m", parent_session_id="parent")
+    with conversations.nothing_changes(db), pytest.raises(errors.TitleTaken):
+        db.create_session("child", source="s", parent_session_id="parent", title="taken")
+    child = db.create_session("child", source="gateway", model="m", parent_session_id="parent", title="new")
     assert (child.conversation_id, child.parent_session_id, child.ordinal) == ("parent", "parent", 2)
-    assert (child.source, child.model, child.title) == ("gateway", "m", "T")
+    assert (child.source, child.model, db.get_session("parent").title) == ("gateway", "m", "new")
     assert conversations.seen(db, "child") == []
     conversations.say(db, "child", "summary of a and b", "c")
     assert conversations.seen(db, "parent") == ["summary of a and b", "c"]
     assert conversations.contents(db.transcript("child")) == ["a", "b", "summary of a and b", "c"]
     db.undo_compaction("child")
     assert conversations.seen(db, "child") == ["a", "b", "summary of a and b", "c"]
-
-
-def test_continuation_of_two_calls_may_have_a_new_title(db: SessionDB) -> None:
-    conversations.begin(db, "parent", "a", title="old")
-    conversations.begin(db, "other", title="taken")
-    db.end_session("parent", "compression")
-    with conversations.nothing_changes(db), pytest.raises(errors.TitleTaken):
-        db.create_session("child", source="s", parent_session_id="parent", title="taken")
-    assert db.create_session("child", source="s", parent_session_id="parent", title="new").title == "new"
-    assert db.get_session("parent").title == "new"
 
 
 @pytest.mark.parametrize("committed", [False, True], ids=["two calls", "commit"])
