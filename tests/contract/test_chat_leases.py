@@ -85,7 +85,7 @@ def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
 def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: MakeDb) -> None:
     db = make_db()
     code = "import sys; from holdfast import SessionDB; from tests.support import conversations; "
-    code += "SessionDB(sys.argv[1], clock=Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
+    code += "SessionDB(sys.argv[1], clock=conversations.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
     subprocess.run([sys.executable, "-c", code, db.driver.path], check=True)
     assert [held.state for held in db.mail.chat_leases()] == ["dead"]
     assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2
