@@ -1,7 +1,4 @@
-"""Fixtures of the contract suite: a database, a clock that only the test moves, another process.
-
-Every database that a test did not damage on purpose is checked by fsck when the test is over.
-"""
+"""Fixtures of the contract suite: databases that are checked by fsck after the test, a settable clock, fault points."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ import pytest
 from holdfast import SessionDB, fault_points
 from tests.support import backends, consistency, conversations
 
-MakeDb = Callable[..., SessionDB]
 
-
-def _opener(backend: backends.Backend, folder: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
+def _open_and_check(
+    backend: backends.Backend, folder: Path, clock: conversations.Clock
+) -> Iterator[Callable[..., SessionDB]]:
     opened: list[tuple[str, SessionDB]] = []
 
     def make(name: str = "store", **options: object) -> SessionDB:
@@ -27,7 +24,7 @@ def _opener(backend: backends.Backend, folder: Path, clock: conversations.Clock)
 
     yield make
     left = {name: db for name, db in opened if not db.driver._closed and db not in backends.spoiled}
-    reports = [consistency.report(db) for db in left.values()]  # a store that was opened twice is looked at once
+    reports = [consistency.report(db) for db in left.values()]  # a store that was opened twice is checked once
     for _, db in opened:
         db.close()
     assert not any(reports), reports
@@ -39,17 +36,26 @@ def clock() -> conversations.Clock:
 
 
 @pytest.fixture(params=backends.SHARED, ids=lambda backend: backend.name)
-def make_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
-    """Opens a database; the same name opens the same one again, as another process would."""
-    yield from _opener(request.param, tmp_path, clock)
+def make_db(
+    request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock
+) -> Iterator[Callable[..., SessionDB]]:
+    """Open a database; the same name opens the same one again, as another process would."""
+    yield from _open_and_check(request.param, tmp_path, clock)
 
 
-@pytest.fixture(params=backends.EVERY, ids=lambda backend: backend.name)
+@pytest.fixture
+def make_file_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Callable[..., SessionDB]]:
+    """Open a SQLite file."""
+    yield from _open_and_check(backends.FILES[0], tmp_path, clock)
+
+
+@pytest.fixture(params=backends.DRIVERS, ids=lambda backend: backend.name)
 def db(
     request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock, long_open: backends.Kept
 ) -> Iterator[SessionDB]:
+    """An empty store in memory and in PostgreSQL; `backends.on_memory` and `backends.on_files` choose others."""
     if request.param.name != "postgres":
-        for make in _opener(request.param, tmp_path, clock):
+        for make in _open_and_check(request.param, tmp_path, clock):
             yield make()
         return
     db = long_open.open(clock)
@@ -65,20 +71,7 @@ def long_open() -> Iterator[backends.Kept]:
         yield kept
 
 
-@pytest.fixture(params=backends.FILES, ids=lambda backend: backend.name)
-def make_file_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[MakeDb]:
-    """The same, of a database that is a file."""
-    yield from _opener(request.param, tmp_path, clock)
-
-
-@pytest.fixture(params=backends.SHELVED, ids=lambda backend: backend.name)
-def shelved_db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[SessionDB]:
-    """A database whose attachments are files."""
-    for make in _opener(request.param, tmp_path, clock):
-        yield make()
-
-
 @pytest.fixture
-def at_point(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], None]:
-    """Sets what is called at the named points of every write."""
+def at_point(monkeypatch: pytest.MonkeyPatch) -> backends.AtPoint:
+    """Set the function that is called at the named points of every write."""
     return lambda hook: monkeypatch.setattr(fault_points, "hook", hook)

@@ -1,8 +1,7 @@
-"""The compaction commit: one winner, nothing lost, and everything it could not see refused."""
+"""The compaction commit: one winner, nothing lost, refused when the view changed since its snapshot; undo and redo."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +11,15 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import conversation_row
 from tests.support import backends, conversations
+from tests.support.conversations import Clock
+
+Change = Callable[[SessionDB], object]
 
 
-def test_commit_ends_the_head_and_opens_its_continuation(db: SessionDB, clock: conversations.Clock) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    lease = db.acquire_lease("talk", "compact")
+def test_commit_ends_the_head_and_opens_its_continuation(db: SessionDB, clock: Clock) -> None:
+    conversations.begin(db, "talk", "a", "b", title="mine", model="m1")
+    db.bind_route("r", "talk", version=0)
+    lease = db.acquire_lease("talk", "compact", "one")
     clock.advance(5)
     child = db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child", model="m2")
     parent = db.get_session("talk")
@@ -24,9 +27,12 @@ def test_commit_ends_the_head_and_opens_its_continuation(db: SessionDB, clock: c
     assert (child.id, child.parent_session_id, child.conversation_id) == ("child", "talk", "talk")
     assert (child.source, child.model, child.live, child.message_count) == ("test", "m2", True, 0)
     assert db.head("talk") == child == db.continuations("talk")[0]
+    assert (child.title, db.route("r")) == ("mine", types.Route("r", "talk", 1))
+    assert conversations.compact(db, "talk", 1).model == "m2"
+    assert (db.leases(), db.release_lease(lease)) == ([], False)
 
 
-def test_commit_is_recorded_with_all_it_stood_on(db: SessionDB) -> None:
+def test_commit_is_recorded_with_its_base_and_its_snapshot(db: SessionDB) -> None:
     conversations.begin(db, "talk", *"abcd")
     lease = db.acquire_lease("talk", "compact")
     db.commit_compaction(lease, summary="one", cut_seq=1, seen_seq=3, pinned=[1, 1], ledger={"asks": ["x"]})
@@ -38,87 +44,37 @@ def test_commit_is_recorded_with_all_it_stood_on(db: SessionDB) -> None:
     assert db.conversation("talk").compaction_epoch == 3
 
 
-def test_the_lease_is_free_after_the_commit(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact", "one")
-    db.commit_compaction(lease, summary="gist", cut_seq=1)
-    assert db.leases() == []
-    assert not db.release_lease(lease)
-    db.acquire_lease("talk", "compact", "two")
-
-
-def test_model_of_the_parent_is_kept_unless_another_is_named(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", model="m1")
-    assert conversations.compact(db, "talk", 1).model == "m1"
-    assert conversations.compact(db, "talk", 1, model="m2").model == "m2"
-
-
-def test_title_and_routes_are_untouched(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", title="mine")
-    db.bind_route("r", "talk", version=0)
-    child = conversations.compact(db, "talk", 1)
-    assert (child.title, db.route("r")) == ("mine", types.Route("r", "talk", 1))
-
-
-def test_repeated_commit_finds_its_result(db: SessionDB) -> None:
+def test_repeated_commit_returns_its_result(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact")
     first = db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child")
     with conversations.nothing_changes(db):
         assert db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child") == first
-
-
-def test_repeated_commit_finds_its_result_after_more_has_happened(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact")
-    db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child")
     conversations.say(db, "talk", "b")
     conversations.compact(db, "talk", 2)
     with conversations.nothing_changes(db):
         assert db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child").id == "child"
 
 
-def test_child_id_of_something_else_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    conversations.begin(db, "other", "b")
-    with conversations.nothing_changes(db), pytest.raises(errors.IdTaken):
-        db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id="other")
-
-
-def test_child_id_of_a_deleted_session_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    conversations.begin(db, "gone", "b")
+def test_child_id_of_another_or_deleted_session_is_refused(db: SessionDB) -> None:
+    for name in ("talk", "other", "gone"):
+        conversations.begin(db, name, "a")
     db.delete_conversation("gone")
-    with conversations.nothing_changes(db), pytest.raises(errors.ConversationDeleted):
-        db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id="gone")
+    for name, error in (("other", errors.IdTaken), ("gone", errors.ConversationDeleted)):
+        with conversations.nothing_changes(db), pytest.raises(error):
+            db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id=name)
 
 
-def test_cut_never_goes_back(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abc")
-    conversations.compact(db, "talk", 2)
+@pytest.mark.parametrize("beyond", [{"cut_seq": 3}, {"cut_seq": 2, "seen_seq": 3}, {"cut_seq": 2, "seen_seq": 1}])
+def test_compaction_cannot_cover_messages_it_did_not_see(db: SessionDB, beyond: dict[str, int]) -> None:
+    conversations.begin(db, "talk", "a", "b")
+    lease = db.acquire_lease("talk", "compact")
+    conversations.say(db, "talk", "c", "d")
     with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        conversations.compact_without_lease(db, "talk", 1)
-    conversations.compact(db, "talk", 2)
+        db.commit_compaction(lease, summary="gist", **beyond)
+    db.commit_compaction(lease, summary="gist", cut_seq=2)
+    assert conversations.seen(db, "talk") == ["gist", "c", "d"]
 
-
-def test_pinned_messages_lie_before_the_cut(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abc")
-    for pinned in ([3], [0], [-1]):
-        with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-            conversations.compact_without_lease(db, "talk", 2, pinned=pinned)
-
-
-def test_turn_lease_commits_no_compaction(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    turn = db.acquire_lease("talk", "turn")
-    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.commit_compaction(turn, summary="gist", cut_seq=1)
-    db.renew_lease(turn)
-
-
-# --- what happened between snapshot and commit ---------------------------------------------------------
-
-Change = Callable[[SessionDB], object]
 
 CHANGES: dict[str, Change] = {
     "end_session": lambda db: db.end_session(db.head("talk").id, "done"),
@@ -131,6 +87,16 @@ CHANGES: dict[str, Change] = {
     "redact": lambda db: db.redact("talk", 1),
     "compaction": lambda db: conversations.compact_without_lease(db, "talk", 4),
     "message after an end": lambda db: (db.end_conversation("talk", "done"), conversations.say(db, "talk", "x")),
+}
+HARMLESS: dict[str, Change] = {
+    "message": lambda db: conversations.say(db, "talk", "x"),
+    "title": lambda db: db.set_session_title("talk", "new"),
+    "folder": lambda db: db.set_session_folder("talk", "/work"),
+    "metadata": lambda db: db.set_session_metadata("talk", {"a": 1}),
+    "budget": lambda db: db.update_budget("talk", 0, {"attempts": 1}),
+    "route": lambda db: db.bind_route("r", "talk", version=0),
+    "turn": lambda db: db.acquire_lease("talk", "turn"),
+    "branch": lambda db: db.branch("talk"),
 }
 
 
@@ -147,14 +113,20 @@ def test_change_of_head_end_or_view_refuses_the_commit(db: SessionDB, change: st
     assert (refusal.value.head, refusal.value.epoch) == (now.head_id, now.epoch)
 
 
-HARMLESS: dict[str, Change] = {
-    "message": lambda db: conversations.say(db, "talk", "x"),
-    "title": lambda db: db.set_session_title("talk", "new"),
-    "route": lambda db: db.bind_route("r", "talk", version=0),
-    "turn": lambda db: db.acquire_lease("talk", "turn"),
-    "branch": lambda db: db.branch("talk"),
-    "renewal": lambda db: None,
-}
+@pytest.mark.parametrize("then", ["commit", "redo"])
+@pytest.mark.parametrize("change", HARMLESS)
+def test_change_outside_of_the_view_hinders_no_commit_and_no_redo(db: SessionDB, change: str, then: str) -> None:
+    conversations.begin(db, "talk", "a", "b")
+    conversations.compact(db, "talk", 1, "base")
+    db.undo_compaction("talk")
+    lease = db.acquire_lease("talk", "compact")
+    HARMLESS[change](db)
+    assert db.conversation("talk").epoch == 3
+    if then == "commit":
+        db.renew_lease(lease)
+        assert db.commit_compaction(lease, summary="gist", cut_seq=2).live
+    else:
+        assert db.redo_compaction("talk").summary == "base"
 
 
 def test_commit_whose_conversation_update_matches_no_row_writes_nothing(
@@ -174,111 +146,63 @@ def test_commit_whose_conversation_update_matches_no_row_writes_nothing(
             db.commit_compaction(snapshot, summary="gist", cut_seq=1, child_id="child")
     assert (db.conversation("talk"), db.sessions("talk"), db.compactions("talk")) == before
     assert db.get_session("child") is None
-    assert db.admin.fsck().ok
 
 
-@pytest.mark.parametrize("change", HARMLESS)
-def test_what_changes_no_view_hinders_no_commit(db: SessionDB, change: str) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    lease = db.acquire_lease("talk", "compact")
-    HARMLESS[change](db)
-    db.renew_lease(lease)
-    assert db.commit_compaction(lease, summary="gist", cut_seq=2).live
+LOSSES: dict[str, Callable[[SessionDB, Clock, types.Lease], object]] = {
+    "expired": lambda db, clock, lease: clock.advance(30),
+    "released": lambda db, clock, lease: db.release_lease(lease),
+    "taken by the same holder": lambda db, clock, lease: db.acquire_lease("talk", "compact", "slow"),
+    "taken over": lambda db, clock, lease: (clock.advance(31), db.acquire_lease("talk", "compact", "fast")),
+    "taken over and committed": lambda db, clock, lease: (clock.advance(31), conversations.compact(db, "talk", 1)),
+}
 
 
-def test_deletion_refuses_the_commit(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact")
-    db.delete_conversation("talk")
-    with pytest.raises(errors.ConversationDeleted):
-        db.commit_compaction(lease, summary="gist", cut_seq=1)
-
-
-def test_ended_conversation_cannot_be_compacted(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_conversation("talk", "done")
-    with conversations.nothing_changes(db), pytest.raises(errors.Superseded):
-        db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1)
-
-
-def test_stale_holder_cannot_commit(db: SessionDB, clock: conversations.Clock) -> None:
+@pytest.mark.parametrize("loss", LOSSES)
+def test_lost_lease_cannot_commit(db: SessionDB, clock: Clock, loss: str) -> None:
     conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact", "slow", ttl=30)
-    clock.advance(30)
+    LOSSES[loss](db, clock, lease)
     with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
         db.commit_compaction(lease, summary="gist", cut_seq=1)
 
 
-def test_overtaken_holder_cannot_commit_and_the_new_one_can(db: SessionDB, clock: conversations.Clock) -> None:
-    conversations.begin(db, "talk", "a")
-    slow = db.acquire_lease("talk", "compact", "slow", ttl=30)
-    clock.advance(31)
-    fast = db.acquire_lease("talk", "compact", "fast")
-    with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.commit_compaction(slow, summary="gist", cut_seq=1)
-    db.commit_compaction(fast, summary="gist", cut_seq=1)
-    with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.commit_compaction(slow, summary="gist", cut_seq=1)
+def test_deleted_or_ended_conversation_and_turn_lease_cannot_commit(db: SessionDB) -> None:
+    for name in ("gone", "ended"):
+        conversations.begin(db, name, "a")
+    lease, turn = db.acquire_lease("gone", "compact"), db.acquire_lease("ended", "turn")
+    db.delete_conversation("gone")
+    db.end_conversation("ended", "done")
+    with conversations.nothing_changes(db):
+        for work, error in (
+            (lease, errors.ConversationDeleted),
+            (db.snapshot("ended"), errors.Superseded),
+            (turn, errors.InvalidArgument),
+        ):
+            with pytest.raises(error):
+                db.commit_compaction(work, summary="gist", cut_seq=1)
+    db.renew_lease(turn)
 
 
-def test_released_lease_cannot_commit(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact")
-    db.release_lease(lease)
-    with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.commit_compaction(lease, summary="gist", cut_seq=1)
-
-
-def test_turn_that_begins_during_a_compaction_hinders_neither(db: SessionDB) -> None:
+@backends.on_files
+@pytest.mark.parametrize("leases", ["sound", *backends.LEASE_BREAKS])
+def test_compactors_without_leases_have_one_winner(db: SessionDB, leases: str) -> None:
     conversations.begin(db, "talk", "a", "b")
-    compaction = db.acquire_lease("talk", "compact")
-    turn = db.acquire_lease("talk", "turn")
-    db.append_message("talk", role="user", content="c", lease=turn)
-    child = db.commit_compaction(compaction, summary="gist", cut_seq=2)
-    receipt = db.append_message("talk", role="user", content="d", lease=turn)
-    assert (receipt.session_id, receipt.moved_from) == (child.id, "talk")
-    assert conversations.seen(db, "talk") == ["gist", "c", "d"]
+    if leases != "sound":
+        backends.break_leases(db, leases)
+    works = [db.snapshot("talk") if leases == "sound" else db.begin_compaction("talk") for _ in range(4)]
+    outcomes = conversations.at_once(
+        *(lambda work=work: db.commit_compaction(work, summary="gist", cut_seq=2) for work in works)
+    )
+    (winner,) = [outcome for outcome in outcomes if isinstance(outcome, types.Session)]
+    assert [loser.head for loser in outcomes if isinstance(loser, errors.Superseded)] == [winner.id] * 3
+    assert len(db.sessions("talk")) == 2
 
 
-# --- two compactors ------------------------------------------------------------------------------------
-
-
-def test_two_compactors_with_leases_make_one_summary(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    summaries: list[str] = []
-    asked = threading.Barrier(2)
-
-    def compactor(name: str) -> types.Session:
-        try:
-            lease = db.acquire_lease("talk", "compact", name)
-        finally:
-            asked.wait()
-        summaries.append(name)
-        return db.commit_compaction(lease, summary=name, cut_seq=2)
-
-    outcomes = conversations.at_once(lambda: compactor("one"), lambda: compactor("two"))
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Busy", "Session"]
-    assert len(summaries) == 1
-    assert len(db.continuations("talk")) == 1
-    assert db.get_compression_lock_holder("talk") is None
-
-
-def test_two_compactors_without_leases_have_one_winner(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    work = db.snapshot("talk")
-    calls = [lambda: db.commit_compaction(work, summary="gist", cut_seq=2)] * 4
-    outcomes = conversations.at_once(*calls)
-    winners = [outcome for outcome in outcomes if isinstance(outcome, types.Session)]
-    assert len(winners) == 1
-    losers = [outcome for outcome in outcomes if isinstance(outcome, errors.Superseded)]
-    assert {loser.head for loser in losers} == {winners[0].id}
-    assert (len(losers), len(db.sessions("talk"))) == (3, 2)
-
-
-def test_compactors_appenders_and_enders_together_lose_nothing(db: SessionDB) -> None:
+@backends.on_files
+def test_racing_compactors_appenders_and_enders_lose_nothing(db: SessionDB) -> None:
     conversations.begin(db, "talk", "0")
 
-    def compactor() -> None:
+    def compact() -> None:
         for _ in range(10):
             work = db.snapshot("talk")
             try:
@@ -286,70 +210,87 @@ def test_compactors_appenders_and_enders_together_lose_nothing(db: SessionDB) ->
             except errors.Superseded:
                 continue
 
-    def appender(name: str) -> None:
+    def append(name: str) -> None:
         for number in range(15):
             conversations.say(db, "talk", f"{name}{number}")
 
-    def ender() -> None:
+    def end() -> None:
         for _ in range(5):
             db.end_conversation("talk", "done")
             db.resume("talk")
 
-    conversations.at_once(compactor, compactor, ender, lambda: appender("x"), lambda: appender("y"))
+    conversations.at_once(compact, compact, end, lambda: append("x"), lambda: append("y"))
     log = conversations.contents(db.transcript("talk"))
     assert sorted(log) == sorted(["0", *(f"{name}{number}" for name in "xy" for number in range(15))])
     assert [session.ordinal for session in db.sessions("talk")] == list(range(1, len(db.sessions("talk")) + 1))
 
 
-# --- without leases ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
-def test_broken_leases_do_not_stop_a_compaction(db: SessionDB, how: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_compaction_and_messages_go_on_without_leases(
+    db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
     conversations.begin(db, "talk", "a", "b")
+    lease = db.begin_compaction("talk", "one")
+    assert isinstance(lease, types.Lease)
+    with pytest.raises(errors.Busy):
+        db.begin_compaction("talk", "two")
+    db.release_lease(lease)
+    assert not caplog.records
     backends.break_leases(db, how)
+    with conversations.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
+        db.acquire_lease("talk", "compact")
     for number in (1, 2):
         work = db.begin_compaction("talk", "me")
         assert isinstance(work, types.Snapshot)
         db.commit_compaction(work, summary=f"gist {number}", cut_seq=number)
-    assert conversations.seen(db, "talk") == ["gist 2"]
+    db.append_message("talk", role="assistant", content="c", tool_calls=[types.ToolCall("x")])
+    assert conversations.seen(db, "talk")[:2] == ["gist 2", "c"]
     assert db.compactions("talk")[-1].token is None
     assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
 
 
-@pytest.mark.parametrize("how", backends.LEASE_BREAKS)
-def test_broken_leases_allow_no_fork(db: SessionDB, how: str) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    backends.break_leases(db, how)
-    works = [db.begin_compaction("talk") for _ in range(3)]
-    outcomes = conversations.at_once(
-        *(lambda work=work: db.commit_compaction(work, summary="gist", cut_seq=2) for work in works)
-    )
-    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Session", "Superseded", "Superseded"]
-    assert len(db.sessions("talk")) == 2
-
-
-def test_working_leases_are_used(db: SessionDB, caplog: pytest.LogCaptureFixture) -> None:
-    conversations.begin(db, "talk", "a")
-    assert isinstance(db.begin_compaction("talk", "one"), types.Lease)
-    with pytest.raises(errors.Busy):
-        db.begin_compaction("talk", "two")
-    assert not caplog.records
-
-
-@pytest.mark.parametrize("how", backends.LEASE_BREAKS)
-def test_messages_are_accepted_and_read_while_leases_are_broken(db: SessionDB, how: str) -> None:
-    conversations.begin(db, "talk", "a")
-    backends.break_leases(db, how)
-    calls = [types.ToolCall("c")]
-    db.append_message("talk", role="assistant", content="b", tool_calls=calls)
-    assert len(db.context("talk")) == 3
-
-
-def test_leases_that_broke_under_way_leave_the_commit_to_the_snapshot(db: SessionDB) -> None:
+def test_compaction_whose_lease_table_broke_is_committed_by_its_snapshot(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact")
     backends.break_leases(db, "missing")
     with conversations.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.commit_compaction(lease, summary="gist", cut_seq=1)
-    db.commit_compaction(lease.snapshot, summary="gist", cut_seq=1)
+    assert db.commit_compaction(lease.snapshot, summary="gist", cut_seq=1).live
+
+
+def test_undo_returns_to_the_base_and_redo_takes_it_back(db: SessionDB) -> None:
+    conversations.begin(db, "talk", *"abc")
+    with conversations.nothing_changes(db):
+        for change in (db.undo_compaction, db.redo_compaction):
+            with pytest.raises(errors.NothingToUndo):
+                change("talk")
+    conversations.compact(db, "talk", 1, "one")
+    head = conversations.compact(db, "talk", 3, "two")
+    assert db.undo_compaction("talk").summary == "two"
+    assert (conversations.seen(db, "talk"), db.head("talk").id) == (["one", "b", "c"], head.id)
+    assert db.undo_compaction("talk").summary == "one"
+    assert conversations.seen(db, "talk") == ["a", "b", "c"]
+    db.end_conversation("talk", "done")
+    conversations.say(db, "talk", "d")
+    assert db.redo_compaction("talk").summary == "one"
+    assert (conversations.seen(db, "talk"), db.conversation("talk").epoch) == (["one", "b", "c", "d"], 8)
+
+
+VOIDING: dict[str, Change] = {
+    "commit": lambda db: conversations.compact(db, "talk", 2),
+    "hide": lambda db: db.hide("talk", 4),
+    "show": lambda db: db.show("talk"),  # the summary was made without the message
+    "redaction": lambda db: db.redact("talk", 1),
+    "redo": lambda db: db.redo_compaction("talk"),
+}
+
+
+@pytest.mark.parametrize("change", VOIDING)
+def test_redo_is_void_after_a_change_of_the_view(db: SessionDB, change: str) -> None:
+    conversations.begin(db, "talk", *"abcd")
+    db.hide("talk", 3, 3)
+    conversations.compact(db, "talk", 3)
+    db.undo_compaction("talk")
+    VOIDING[change](db)
+    with conversations.nothing_changes(db), pytest.raises(errors.NothingToUndo):
+        db.redo_compaction("talk")

@@ -1,42 +1,52 @@
-"""The inbox: what comes in twice is one, waits until it is settled, is settled once, and goes with its conversation."""
+"""The inbox of a conversation: entries stored once, settled once, deleted with the conversation, kept by a restore."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.support import backends, conversations, mail
+from holdfast.store.backup import backup
+from tests.support import conversations, mail
+from tests.support.backends import MakeDb
+from tests.support.conversations import Clock
 
-MakeDb = Callable[..., SessionDB]
 
-
-def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: conversations.Clock) -> None:
-    conversations.begin(db, "talk", "a", "b")
+def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: Clock) -> None:
+    for name in ("talk", "other"):
+        conversations.begin(db, name, "a", "b")
     first = db.mail.add_inbox_entry("talk", "k", "came in")
     clock.advance(5)
     head = conversations.compact(db, "talk", 1)
     assert db.mail.add_inbox_entry(head.id, "k", "came in") == first
     assert (first.conversation_id, first.kind, first.outcome, first.seq) == ("talk", "notice", None, None)
-    db.mail.settle_inbox_entry(first.id, "completed", 2)
-    again = db.mail.add_inbox_entry("talk", "k", "came in")
-    assert (again.id, again.outcome, again.seq) == (first.id, "completed", 2)
-    assert db.mail.inbox_entries() == []
-
-
-def test_key_of_another_entry_is_refused(db: SessionDB) -> None:
-    for name in ("talk", "other"):
-        conversations.begin(db, name, "a")
-    db.mail.add_inbox_entry("talk", "k", "came in")
     for where, text, kind in (
-        ("talk", "something else", "notice"),
+        ("talk", "else", "notice"),
         ("other", "came in", "notice"),
         ("talk", "came in", "process"),
     ):
         with conversations.nothing_changes(db), pytest.raises(errors.IdTaken):
             db.mail.add_inbox_entry(where, "k", text, kind=kind)
+    # The first outcome is final.
+    outcomes = [("completed", 2), ("failed", 1), ("completed", 2)]
+    assert [db.mail.settle_inbox_entry(first.id, outcome, seq) for outcome, seq in outcomes] == [True, False, False]
+    again = db.mail.add_inbox_entry("talk", "k", "came in")
+    assert (again.id, again.outcome, again.seq) == (first.id, "completed", 2)
+    assert not db.mail.settle_inbox_entry(99, "completed")
+
+
+def test_entry_is_settled_with_its_replies(db: SessionDB) -> None:
+    mail.answered(db)
+    row = db.mail.add_inbox_entry("talk", "k", "a process ended")
+    assert db.mail.settle_inbox_entry(row.id, "answered", outgoing=[mail.reply("one"), mail.reply("two")])
+    assert not db.mail.settle_inbox_entry(row.id, "answered", outgoing=[mail.reply("again")])
+    sent = [db.mail.outgoing(id_) for id_ in (2, 3)]
+    assert [(each.inbox_entry_id, each.part, each.text, each.conversation_id) for each in sent if each] == [
+        (row.id, 0, "one", "talk"),
+        (row.id, 1, "two", "talk"),
+    ]
+    assert db.mail.outgoing(4) is None
 
 
 def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
@@ -48,118 +58,16 @@ def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
     assert db.mail.inbox_entries("talk") == [made[0], made[2]]
     assert db.mail.settle_inbox_entry(made[0].id, "completed")
     assert db.mail.inbox_entries("talk") == [made[2]]
-
-
-def test_first_outcome_is_final(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    row = db.mail.add_inbox_entry("talk", "k", "came in")
-    outcomes = [("completed", 2), ("failed", 1), ("completed", 2)]
-    assert [db.mail.settle_inbox_entry(row.id, outcome, seq) for outcome, seq in outcomes] == [True, False, False]
-    assert db.mail.add_inbox_entry("talk", "k", "came in").outcome == "completed"
-    assert not db.mail.settle_inbox_entry(99, "completed")
-
-
-def test_settlement_with_an_unknown_message_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    row = db.mail.add_inbox_entry("talk", "k", "came in")
-    with pytest.raises(errors.InvalidArgument):
-        db.mail.settle_inbox_entry(row.id, "completed", 2)
-    assert db.mail.inbox_entries() == [row]
-
-
-@pytest.mark.parametrize("text", ["", "\ud800", "x" * 1_000_001])
-def test_invalid_text_is_refused(db: SessionDB, text: str) -> None:
-    conversations.begin(db, "talk", "a")
-    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.mail.add_inbox_entry("talk", "k", text)
-
-
-@pytest.mark.parametrize("key", ["", "a\nb", "x" * 201, "process:1"])
-def test_invalid_or_reserved_key_is_refused(db: SessionDB, key: str) -> None:
-    conversations.begin(db, "talk", "a")
-    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
-        db.mail.add_inbox_entry("talk", key, "x")
-
-
-def test_entry_for_an_unknown_conversation_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "gone", "a")
-    db.mail.add_inbox_entry("gone", "k", "came in")
-    db.delete_conversation("gone")
-    assert db.mail.inbox_entries() == []
-    for name, kind in (("gone", errors.ConversationDeleted), ("nobody", errors.NoSuchSession)):
-        with pytest.raises(kind):
-            db.mail.add_inbox_entry(name, "k", "came in")
-        with pytest.raises(kind):
-            db.mail.inbox_entries(name)
-
-
-def test_entries_are_not_in_branches_or_exports(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    before, after = io.StringIO(), io.StringIO()
-    db.admin.export_to(before)
-    db.mail.add_inbox_entry("talk", "k", "came in")
-    db.admin.export_to(after)
-    assert before.getvalue() == after.getvalue()
     db.branch("talk", branch_id="branch")
     assert db.mail.inbox_entries("branch") == []
-
-
-def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a", "b")
-    rows = [db.mail.add_inbox_entry("talk", key, f"secret {key}") for key in ("one", "two")]
-    for seq, row in enumerate(rows, 1):
-        db.mail.settle_inbox_entry(row.id, "completed", seq)
-    db.redact("talk", 1)
-    assert db.mail.add_inbox_entry("talk", "one", "secret one").text == ""
-    assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
-
-
-def test_conversation_with_open_entries_is_not_pruned(db: SessionDB, clock: conversations.Clock) -> None:
-    """Neither as old, nor as empty: somebody would wait for ever."""
-    conversations.begin(db, "old", "a")
-    conversations.begin(db, "ghost")
-    rows = [db.mail.add_inbox_entry(name, name, "came in") for name in ("old", "ghost")]
-    clock.advance(100 * conversations.DAY)
-    plan = db.admin.plan_prune(older_than_days=30)
-    assert [each.conversation_id for each in plan.going if each.messages] == []
-    assert db.admin.prune_empty_sessions() == 0
-    for row in rows:
-        db.mail.settle_inbox_entry(row.id, "completed")
-    assert "old" in [each.conversation_id for each in db.admin.plan_prune(older_than_days=30).going]
-    assert db.admin.prune_empty_sessions() == 1
-
-
-def test_concurrent_settlements_have_one_winner(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    for number in range(10):
-        row = db.mail.add_inbox_entry("talk", f"k{number}", "came in")
-        outcomes = conversations.at_once(
-            *(lambda n=n, i=row.id: db.mail.settle_inbox_entry(i, f"by {n}") for n in range(6))
-        )
-        assert sorted(outcomes) == [False] * 5 + [True]
-        assert db.mail.add_inbox_entry("talk", f"k{number}", "came in").outcome == f"by {outcomes.index(True)}"
-
-
-def test_restore_brings_back_the_inbox(make_db: MakeDb, tmp_path: object) -> None:
-    db, other = make_db(), make_db("other")
-    conversations.begin(db, "talk", "a")
-    row = db.mail.add_inbox_entry("talk", "k", "came in")
-    db.admin.backup(f"{tmp_path}/copy.db")
-    db.mail.settle_inbox_entry(row.id, "completed", 1)
-    other.admin.restore(f"{tmp_path}/copy.db")
-    assert other.mail.inbox_entries("talk") == [row]
-
-
-def test_fsck_names_a_damaged_entry(db: SessionDB) -> None:
-    conversations.begin(db, "c", "a")
-    conversations.act(db, "c")
-    assert backends.damage(db, "what came in is half settled") in {each.promise for each in db.admin.fsck().violations}
+    for name in ("branch", "talk"):
+        db.delete_conversation(name)
+    assert db.mail.inbox_entries() == [made[1]]
 
 
 def test_open_inboxes_lists_every_conversation_with_a_chat(db: SessionDB) -> None:
     conversations.begin(db, "terminal", "a")
-    for number in range(3):
-        db.mail.add_inbox_entry("terminal", f"t{number}", "nobody spoke to it from outside")
+    db.mail.add_inbox_entry("terminal", "t", "no chat belongs to it")
     for name, key in (("one", "1"), ("two", "2")):
         mail.answered(db, name, key)
     (moved,) = mail.came(db, "3", route="agent:main:far:dm:2", chat="2")
@@ -174,3 +82,52 @@ def test_open_inboxes_lists_every_conversation_with_a_chat(db: SessionDB) -> Non
     assert [each.conversation_id for each in db.mail.open_inboxes()] == ["two", "one"]
     db.delete_conversation("two")
     assert db.mail.open_inboxes() == awaited[1:]
+
+
+def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
+    conversations.begin(db, "talk", "a", "b")
+    rows = [db.mail.add_inbox_entry("talk", key, f"secret {key}") for key in ("one", "two")]
+    for seq, row in enumerate(rows, 1):
+        db.mail.settle_inbox_entry(row.id, "completed", seq)
+    db.redact("talk", 1)
+    assert db.mail.add_inbox_entry("talk", "one", "secret one").text == ""
+    assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
+
+
+def inbound(db: SessionDB, key: str) -> types.InboundMessage:
+    message = db.mail.inbound_by_key("far", key)
+    assert message is not None
+    return message
+
+
+def test_restored_store_sends_and_answers_nothing_by_itself(
+    make_db: MakeDb, make_file_db: MakeDb, tmp_path: Path
+) -> None:
+    source = make_file_db()
+    done = mail.answered(source, "talk", "done")
+    source.mail.mark_delivered(source.mail.replies(done.id)[0].id, "there")
+    mail.answered(source, "talk", "unsent", "one", "two")
+    source.mail.post(mail.reply("posted"), key="posted")
+    first, joined, _ = mail.came(source, "begun", "joined", "waiting")
+    source.mail.begin_inbound(source.mail.acquire_chat_lease(mail.CLAIM), first.id, "talk", [joined.id])
+    mail.said(source, "talk", "begun")
+    source.mail.add_inbox_entry("talk", "chat", "The build ended.", kind="process")
+    source.create_session("at home", source="test")
+    kept = source.mail.add_inbox_entry("at home", "kept", "The build ended.", kind="process")
+    source.admin.backup(tmp_path / "copy.db")
+    db = make_db("other")
+    db.admin.restore(tmp_path / "copy.db")
+    assert (db.mail.open_routes(), db.mail.due_outgoing("far"), db.mail.open_inboxes()) == ([], [], [])
+    assert db.mail.inbox_entries() == [kept], "an entry without a chat is worked on as before"
+    assert db.mail.add_inbox_entry("talk", "chat", "The build ended.", kind="process").outcome == "restored"
+    outcomes = {key: inbound(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")}
+    assert list(outcomes.values()) == ["answered", "answered", "restored", "restored", "restored"]
+    (sent,) = db.mail.replies(inbound(db, "done").id)
+    assert (sent.external, sent.error) == ("there", None)
+    one, two = db.mail.replies(inbound(db, "unsent").id)
+    assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
+    # New messages are new, old ones are known, and the source goes on.
+    assert db.mail.add_inbound(mail.new("next"))[1]
+    assert not db.mail.add_inbound(mail.new("waiting"))[1]
+    assert [each.key for each in source.mail.inbox_entries()] == ["chat", "kept"]
+    assert source.mail.counts() == {"arrivals_open": 3, "routes_waiting": 1, "outgoing_open": 3, "outgoing_failed": 0}

@@ -1,10 +1,8 @@
-"""Any sequence of steps: the store does what the plain model says, and fsck finds nothing.
-
-`HOLDFAST_TEST_PROFILE=chaos` lets it look for new sequences, for as long as it takes.
-"""
+"""Any sequence of steps: the store does what the plain model says, and fsck finds nothing."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,10 +14,9 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from holdfast import NewMessage, errors
-from tests.faults import zygote
 from tests.support import backends, consistency, conversations, postgres, store_model
 
-MOST = 4  # conversations at a time: the fewer there are, the more happens to each
+MAX_CONVERSATIONS = 4  # the fewer there are, the more happens to each
 
 picks = st.integers(0, 10_000)
 texts = st.sampled_from(["a", "b", "c"])
@@ -28,13 +25,13 @@ titles = st.sampled_from([None, "plan", "idea"])
 
 
 class Store(stateful.RuleBasedStateMachine):
-    """A store beside its model. Every rule picks whom it concerns by a number."""
+    """A store and its model. Every rule chooses its conversation by a number."""
 
     backend: backends.Backend = backends.FILES[0]
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(dir=zygote.shared_memory()))
+        self.folder = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
         self.clock = conversations.Clock()
         self.open()
         self.talks: list[store_model.Talk] = []
@@ -57,8 +54,6 @@ class Store(stateful.RuleBasedStateMachine):
             self.db.close()
             postgres.give_back()
             shutil.rmtree(self.folder)
-
-    # --- picking -------------------------------------------------------------------------------------
 
     def name(self) -> str:
         self.minted += 1
@@ -95,8 +90,6 @@ class Store(stateful.RuleBasedStateMachine):
         if talk.head.id == "?":
             talk.head.id = self.db.head(talk.id).id
 
-    # --- births --------------------------------------------------------------------------------------
-
     @stateful.initialize(compacted=st.booleans(), branched=st.booleans())
     def begin(self, compacted: bool, branched: bool) -> None:
         self.create(None)
@@ -106,7 +99,7 @@ class Store(stateful.RuleBasedStateMachine):
         if branched:
             self.branch(1, 0)
 
-    @stateful.precondition(lambda self: len(self.talks) < MOST)
+    @stateful.precondition(lambda self: len(self.talks) < MAX_CONVERSATIONS)
     @stateful.rule(title=titles)
     def create(self, title: str | None) -> None:
         name = self.name()
@@ -129,10 +122,10 @@ class Store(stateful.RuleBasedStateMachine):
             else:
                 self.talks.append(store_model.Talk(name))
 
-        if parent.reason == "compression" or len(self.talks) < MOST:
+        if parent.reason == "compression" or len(self.talks) < MAX_CONVERSATIONS:
             self.both(step, lambda: self.db.create_session(name, source="test", parent_session_id=parent.id))
 
-    @stateful.precondition(lambda self: len(self.talks) < MOST)
+    @stateful.precondition(lambda self: len(self.talks) < MAX_CONVERSATIONS)
     @stateful.rule(pick=picks, at=picks)
     def branch(self, pick: int, at: int) -> None:
         talk, name = self.talk(pick, lambda talk: talk.cuts or talk.hidden), self.name()
@@ -140,8 +133,6 @@ class Store(stateful.RuleBasedStateMachine):
         self.talks.append(talk.branch(seq, name))
         self.db.branch(self.session(talk, pick), seq, branch_id=name, title=f"title of {name}")
         self.talks[-1].title = f"title of {name}"
-
-    # --- messages ------------------------------------------------------------------------------------
 
     @stateful.rule(pick=picks, said=st.lists(texts, min_size=1, max_size=3), strict=st.booleans())
     def append(self, pick: int, said: list[str], strict: bool) -> None:
@@ -178,8 +169,6 @@ class Store(stateful.RuleBasedStateMachine):
                 assert receipt.duplicate or receipt.session_id == talk.head.id
                 assert receipt.duplicate or receipt.uid not in before
                 assert receipt.resumed == (talk.live and not was)
-
-    # --- leases and compactions ----------------------------------------------------------------------
 
     @stateful.rule(pick=picks, purpose=st.sampled_from(["compact", "compact", "turn"]), holder=holders)
     def acquire(self, pick: int, purpose: str, holder: str) -> None:
@@ -262,8 +251,6 @@ class Store(stateful.RuleBasedStateMachine):
         talk = self.talk(pick, lambda talk: talk.redo)
         self.both(talk.redone, lambda: self.db.redo_compaction(self.session(talk, pick)))
 
-    # --- turns, ends, names --------------------------------------------------------------------------
-
     @stateful.rule(pick=picks, first=picks, length=st.integers(0, 3))
     def hide(self, pick: int, first: int, length: int) -> None:
         # A compaction that could be redone, hidden turns that could be shown: that is where it matters.
@@ -322,8 +309,6 @@ class Store(stateful.RuleBasedStateMachine):
 
         self.both(step, lambda: self.db.bind_route(key, talk and self.session(talk, pick), version=seen))
 
-    # --- erasure, reopening --------------------------------------------------------------------------
-
     @stateful.rule(pick=picks, which=picks)
     def redact(self, pick: int, which: int) -> None:
         talk = self.talk(pick, lambda talk: talk.cuts and talk.log)
@@ -335,7 +320,7 @@ class Store(stateful.RuleBasedStateMachine):
                     reader.forget(said.seq)
             self.db.redact(self.session(talk, pick), said.seq)
 
-    @stateful.precondition(lambda self: len(self.talks) == MOST)
+    @stateful.precondition(lambda self: len(self.talks) == MAX_CONVERSATIONS)
     @stateful.rule(pick=picks)
     def delete(self, pick: int) -> None:
         talk = self.talk(pick)
@@ -357,8 +342,6 @@ class Store(stateful.RuleBasedStateMachine):
     def reopen(self) -> None:
         self.db.close()
         self.open()
-
-    # --- what must hold after every step -------------------------------------------------------------
 
     @stateful.invariant()
     def store_is_what_the_model_says(self) -> None:
@@ -409,10 +392,7 @@ class InPostgres(Store):
 
 
 TestStore, TestInPostgres = Store.TestCase, InPostgres.TestCase
-TestStore.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples, stateful_step_count=40
-)
-# There a step takes some ten times as long.
-TestInPostgres.settings = hypothesis.settings(
-    hypothesis.settings(), max_examples=hypothesis.settings().max_examples // 6, stateful_step_count=40
-)
+_profile = hypothesis.settings()
+TestStore.settings = hypothesis.settings(_profile, stateful_step_count=40)
+# A step on a server takes some ten times as long.
+TestInPostgres.settings = hypothesis.settings(_profile, max_examples=_profile.max_examples // 6, stateful_step_count=40)

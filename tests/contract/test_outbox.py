@@ -1,16 +1,14 @@
-"""The outbox: sent in order, tried until it is delivered or given up, and that is final."""
+"""The outbox: sent in order, retried until delivered or given up; its status, resending and the expiry of old mail."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import SessionDB, errors, types
+from holdfast.store.mail import queue_status
 from tests.support import conversations, mail
-
-MakeDb = Callable[..., SessionDB]
+from tests.support.backends import MakeDb
+from tests.support.conversations import Clock
 
 
 def found(db: SessionDB, id_: int) -> types.Outgoing:
@@ -19,24 +17,27 @@ def found(db: SessionDB, id_: int) -> types.Outgoing:
     return outgoing
 
 
-def test_first_undelivered_of_each_chat_is_due(db: SessionDB, clock: conversations.Clock) -> None:
+def ids(sent: list[types.Outgoing]) -> list[int]:
+    return [each.id for each in sent]
+
+
+def test_first_undelivered_message_of_each_chat_is_due(db: SessionDB, clock: Clock) -> None:
     first = db.mail.replies(mail.answered(db, "talk", "1", "one", "two").id)
     other = db.mail.post(mail.reply(chat="2"), key="other")
     db.mail.post(mail.reply(platform="near"), key="near")
-    assert [each.id for each in db.mail.due_outgoing("far")] == [first[0].id, other.id]
-    assert [each.id for each in db.mail.due_outgoing("far", limit=1)] == [first[0].id]
+    assert ids(db.mail.due_outgoing("far")) == [first[0].id, other.id]
+    assert ids(db.mail.due_outgoing("far", limit=1)) == [first[0].id]
     db.mail.mark_failed(first[0].id, "busy", conversations.NOON + 10)
-    assert [each.id for each in db.mail.due_outgoing("far")] == [other.id]
+    assert ids(db.mail.due_outgoing("far")) == [other.id]
     db.mail.mark_delivered(other.id, "x")
     assert db.mail.due_outgoing("far") == []
-    assert [each.id for each in db.mail.due_outgoing("far", now=conversations.NOON + 10)] == [first[0].id]
+    assert ids(db.mail.due_outgoing("far", now=conversations.NOON + 10)) == [first[0].id]
     clock.advance(10)
     (due,) = db.mail.due_outgoing("far")
     assert (due.id, due.error, due.due_at, due.open) == (first[0].id, "busy", conversations.NOON + 10, True)
     db.mail.mark_failed(due.id, "refused", None)
-    assert [each.id for each in db.mail.due_outgoing("far")] == [first[1].id]
-    assert db.mail.counts()["outgoing_failed"] == 1
-    assert db.mail.counts()["outgoing_open"] == 2
+    assert ids(db.mail.due_outgoing("far")) == [first[1].id]
+    assert (db.mail.counts()["outgoing_failed"], db.mail.counts()["outgoing_open"]) == (1, 2)
 
 
 def test_questions_are_listed_newest_first(db: SessionDB) -> None:
@@ -47,126 +48,156 @@ def test_questions_are_listed_newest_first(db: SessionDB) -> None:
     db.mail.post(asks, key="question:1:x:0:1", conversation_id="other")
     db.mail.post(asks, key="again:7", conversation_id="talk")
     db.mail.post(mail.reply(), key="question:3:r:0:1", conversation_id="talk")
-    assert [each.id for each in db.mail.questions("talk")] == asked[::-1]
+    assert ids(db.mail.questions("talk")) == asked[::-1]
     assert [each.key for each in db.mail.questions("talk", limit=1)] == ["question:2:r:0:1"]
-    with pytest.raises(errors.NoSuchSession):
-        db.mail.questions("nowhere")
-    with pytest.raises(errors.InvalidArgument):
-        db.mail.questions("talk", limit="1")  # type: ignore[arg-type]
 
 
-def test_every_attempt_is_counted_and_a_lost_lease_sends_nothing(db: SessionDB) -> None:
-    sent = db.mail.post(mail.reply(), key="k")
-    stale = db.mail.acquire_chat_lease("out:far:1", holder="me")
-    begun = db.mail.begin_sending(stale, sent.id)
-    assert begun is not None
-    assert begun.attempts == 1
-    assert begun.text == "a reply"
-    fresh = db.mail.acquire_chat_lease("out:far:1", holder="me")
+def test_every_attempt_is_counted_with_and_without_a_lease(db: SessionDB) -> None:
+    sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
+    leases = [db.mail.acquire_chat_lease("out:far:1", holder="me"), None]
+    begun = [db.mail.begin_sending(lease, sent.id) for lease in leases]
+    assert [(each.attempts, each.text, each.attachments) for each in begun if each] == [
+        (1, "a reply", ["a" * 64, "b" * 64]),
+        (2, "a reply", ["a" * 64, "b" * 64]),
+    ]
+    # The delivery counts though another process took the lease over.
+    db.mail.acquire_chat_lease("out:far:1", holder="me")
     with mail.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.mail.begin_sending(stale, sent.id)
-    again = db.mail.begin_sending(fresh, sent.id)
-    assert again is not None
-    assert again.attempts == 2
+        db.mail.begin_sending(leases[0], sent.id)
     assert db.mail.mark_delivered(sent.id, "there")
     with mail.nothing_changes(db):
-        assert db.mail.begin_sending(fresh, sent.id) is None
-        assert db.mail.begin_sending(fresh, 99) is None
+        assert db.mail.begin_sending(None, sent.id) is db.mail.begin_sending(None, 99) is None
 
 
-def test_delivery_is_recorded_once(db: SessionDB, clock: conversations.Clock) -> None:
+def test_delivery_is_recorded_once(db: SessionDB, clock: Clock) -> None:
     out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
-    assert db.mail.mark_delivered(out.id, "17")
-    assert db.mail.mark_failed(lost.id, "refused", None)
+    assert db.mail.mark_delivered(out.id, "a\0b\n" + "x" * 300)
+    assert db.mail.mark_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
     clock.advance(5)
     with mail.nothing_changes(db):
         for id_ in (out.id, lost.id, 99):
             assert not db.mail.mark_delivered(id_, "18")
             assert not db.mail.mark_failed(id_, "late", None)
             assert not db.mail.mark_failed(id_, "late", conversations.NOON + 50)
-    assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("17", conversations.NOON)
-    assert (found(db, lost.id).error, found(db, lost.id).failed_at) == ("refused", conversations.NOON)
+    # Texts of a platform are cleaned and cut.
+    assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("a b " + "x" * 196, conversations.NOON)
+    assert (found(db, lost.id).error, found(db, lost.id).failed_at) == (" [31mno " + "y" * 492, conversations.NOON)
 
 
-def test_delivery_is_recorded_without_the_lease(db: SessionDB) -> None:
-    sent = db.mail.post(mail.reply(), key="k")
-    db.mail.begin_sending(db.mail.acquire_chat_lease("out:far:1", holder="me"), sent.id)
-    db.mail.acquire_chat_lease("out:far:1", holder="me")
-    assert db.mail.mark_delivered(sent.id, "there")
-
-
-def test_same_key_is_posted_once(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "x")
-    first = db.mail.post(mail.reply("may I?", kind="question"), key="k", conversation_id="talk")
-    assert (first.kind, first.key, first.part, first.conversation_id) == ("question", "k", None, "talk")
-    with mail.nothing_changes(db):
-        assert db.mail.post(mail.reply("something else"), key="k") == first
-    assert db.mail.post(mail.reply()).id != db.mail.post(mail.reply()).id
-
-
-def test_concurrent_posts_with_one_key_are_one_message(make_db: MakeDb) -> None:
+def test_same_key_is_posted_once(make_db: MakeDb) -> None:
     one, other = make_db(), make_db()
-    for key in map(str, range(20)):
+    conversations.begin(one, "talk", "x")
+    first = one.mail.post(mail.reply("may I?", kind="question"), key="k", conversation_id="talk")
+    assert (first.kind, first.key, first.part, first.conversation_id) == ("question", "k", None, "talk")
+    with mail.nothing_changes(one):
+        assert one.mail.post(mail.reply("something else"), key="k") == first
+    assert one.mail.post(mail.reply()).id != one.mail.post(mail.reply()).id
+    for key in map(str, range(10)):
         made = conversations.at_once(
             *(lambda db=db, key=key: db.mail.post(mail.reply(), key=key) for db in (one, other))
         )
         assert made[0] == made[1]
 
 
-def test_texts_of_a_platform_are_cleaned_and_cut(db: SessionDB) -> None:
-    out, lost = (db.mail.post(mail.reply(), key=key) for key in "ab")
-    db.mail.mark_delivered(out.id, "a\0b\n" + "x" * 300)
-    db.mail.mark_failed(lost.id, "\x1b[31mno\0" + "y" * 900, None)
-    assert found(db, out.id).external == "a b " + "x" * 196
-    assert (found(db, lost.id).error or "").startswith(" [31mno yyy")
-    assert len(found(db, lost.id).error or "") == 500
+def test_backlog_is_listed_by_route_and_by_platform(db: SessionDB, clock: Clock) -> None:
+    assert (db.mail.backlog(), db.mail.unsent_counts(), db.mail.failures()) == ([], [], [])
+    start = clock()
+    a, _ = mail.came(db, "a", "b")
+    db.mail.begin_inbound(db.mail.acquire_chat_lease(mail.CLAIM), a.id, "talk")
+    clock.advance(10)
+    mail.came(db, "c", route="other")
+    assert db.mail.backlog() == [(mail.ROUTE, 2, start, 1), ("other", 1, start + 10, 0)]
+    assert db.mail.backlog(1) == [(mail.ROUTE, 2, start, 1)]
+    first, _ = (db.mail.post(mail.reply(text), key=text) for text in ("one", "two"))
+    db.mail.post(mail.reply(platform="near"), key="near")
+    db.mail.mark_failed(first.id, "busy", start + 60)
+    assert db.mail.unsent_counts() == [
+        ("far", 2, start + 10, start + 10, "busy"),
+        ("near", 1, start + 10, start + 10, None),
+    ]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"platform": ""},
-        {"chat": ""},
-        {"address": None},
-        {"kind": "shout"},
-        {"text": 5},
-        {"text": "\ud800"},
-        {"seq": -1},
-        {"attachments": [5]},
-    ],
-)
-def test_invalid_outbound_message_is_refused(db: SessionDB, more: dict[str, object]) -> None:
-    (arrival,) = mail.came(db, "1")
-    with mail.nothing_changes(db):
+def test_failed_message_is_resent_once_to_the_same_chat(db: SessionDB, clock: Clock) -> None:
+    message = mail.answered(db, "talk", "1", "one", "two")
+    one, two = db.mail.replies(message.id)
+    db.mail.mark_failed(one.id, "gone")
+    clock.advance(1)
+    db.mail.mark_failed(two.id, "gone, too")
+    assert ids(db.mail.failures()) == [two.id, one.id]
+    assert ids(db.mail.failures(1)) == [two.id]
+    new = db.mail.resend(one.id)
+    assert db.mail.resend(one.id) == new
+    assert (new.text, new.chat, new.address) == ("one", one.chat, one.address)
+    assert (new.inbound_id, new.conversation_id) == (message.id, "talk")
+    assert (ids(db.mail.due_outgoing("far")), ids(db.mail.failures())) == ([new.id], [two.id])
+    db.mail.mark_failed(new.id, "still gone")
+    assert ids(db.mail.failures()) == [new.id, two.id]
+    assert db.mail.resend(new.id).open
+
+
+def test_message_that_did_not_fail_or_was_redacted_is_not_resent(db: SessionDB) -> None:
+    message = mail.answered(db, "talk", "1")
+    (reply,) = db.mail.replies(message.id)
+    hung_up = db.mail.post(mail.reply(platform="http"), key="k")
+    db.mail.mark_failed(hung_up.id, "gone")
+    assert db.mail.failures() == []
+    for wrong in (reply.id, 99, hung_up.id):
         with pytest.raises(errors.InvalidArgument):
-            db.mail.post(mail.reply(**more))
-        with pytest.raises(errors.InvalidArgument):
-            db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[mail.reply(), mail.reply(**more)])
+            db.mail.resend(wrong)
+    db.redact("talk", message.seq or 0)
+    assert db.mail.failures() == []
+    with pytest.raises(errors.InvalidArgument, match="it was redacted"):
+        db.mail.resend(reply.id)
 
 
-def test_attachments_are_stored_by_digest(db: SessionDB) -> None:
-    sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
-    assert found(db, sent.id).attachments == ["a" * 64, "b" * 64]
+def expire(db: SessionDB) -> list[int]:
+    """Expire all mail older than 30 days; the number of rows that each step deleted."""
+    cursor: queue_status.ExpiryCursor | None = queue_status.ExpiryCursor()
+    deleted = list[int]()
+    while cursor is not None:
+        done = db.mail.expire(30, cursor)
+        deleted.append(done.deleted)
+        cursor = done.next
+    return deleted
 
 
-def test_sending_without_a_lease_is_counted(db: SessionDB) -> None:
-    sent = db.mail.post(mail.reply(), key="one")
-    assert [getattr(db.mail.begin_sending(None, sent.id), "attempts", None) for _ in range(2)] == [1, 2]
-    db.mail.mark_delivered(sent.id, "x")
-    with mail.nothing_changes(db):
-        assert db.mail.begin_sending(None, sent.id) is None
-        assert db.mail.begin_sending(None, 99) is None
-        with pytest.raises(errors.InvalidArgument):
-            db.mail.begin_sending("no claim", sent.id)  # type: ignore[arg-type]
-    assert db.mail.chat_leases() == []
+@pytest.mark.parametrize(("batch", "rounds"), [(500, 1), (1, 2)])
+def test_expiry_deletes_finished_mail_and_keeps_the_last_of_a_conversation(
+    db: SessionDB, clock: Clock, monkeypatch: pytest.MonkeyPatch, batch: int, rounds: int
+) -> None:
+    monkeypatch.setattr(queue_status, "EXPIRY_BATCH", batch)
+    a, b = mail.came(db, "a", "b")
+    lease = db.mail.acquire_chat_lease(mail.CLAIM)
+    db.mail.begin_inbound(lease, a.id, "talk", [b.id])
+    where = {"seq": mail.said(db, "talk", "a"), "conversation_id": "talk"}
+    db.mail.settle_inbound(lease, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
+    unsent, last = (mail.answered(db, "talk", key) for key in ("unsent", "last"))
+    (waiting,) = mail.came(db, "waiting")
+    posted, pending = db.mail.post(mail.reply(), key="posted"), db.mail.post(mail.reply(), key="pending")
+    for sent in (*db.mail.replies(a.id), *db.mail.replies(last.id), posted):
+        db.mail.mark_delivered(sent.id, "there")
+    assert db.contacts.mark_stranger_notified("far", "eve")
+    assert sum(expire(db)) == 0
+    assert not db.contacts.mark_stranger_notified("far", "eve")
+    clock.advance(31 * conversations.DAY)
+    (young,) = mail.came(db, "young")
+    db.mail.settle_inbound(None, young.id, "ignored")
+    # A message that others were joined to goes after them: in batches of one, in the next round.
+    assert sum(sum(expire(db)) for _ in range(rounds)) >= 4
+    assert sum(expire(db)) == 0
+    assert [db.mail.inbound(each.id) for each in (a, b)] == [None, None]
+    assert all(db.mail.inbound(each.id) for each in (unsent, last, waiting, young))
+    assert [db.mail.outgoing(each.id) is None for each in (posted, pending)] == [True, False]
+    assert [len(db.mail.replies(each.id)) for each in (unsent, last)] == [1, 1]
+    assert db.mail.add_inbound(mail.new("a"))[1]
+    assert not db.mail.add_inbound(mail.new("last"))[1]
+    assert db.contacts.mark_stranger_notified("far", "eve")
 
 
-def test_two_attempts_in_one_group_commit_are_counted_twice(make_db: MakeDb) -> None:
-    db = make_db()
-    sent = db.mail.post(mail.reply(), key="reply")
-
-    async def both() -> list[types.Outgoing | None]:
-        async with AsyncSessionDB(db) as store:
-            return await asyncio.gather(*(store.mail.begin_sending(None, sent.id) for _ in range(2)))
-
-    assert sorted(begun.attempts for begun in asyncio.run(both()) if begun is not None) == [1, 2]
+def test_expiry_batch_is_limited(db: SessionDB, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_status, "EXPIRY_BATCH", 4)
+    for message in mail.came(db, *map(str, range(10))):
+        db.mail.settle_inbound(None, message.id, "ignored", outgoing=[mail.reply()])
+        db.mail.mark_failed(db.mail.replies(message.id)[0].id, "gone")
+    clock.advance(31 * conversations.DAY)
+    assert [each for each in expire(db) if each] == [8, 8, 4]

@@ -1,88 +1,102 @@
-"""Routes: chat keys that name conversations, bound by compare-and-swap and by nothing else."""
+"""Routes and budgets: rows of a conversation that are changed by compare-and-swap of their version."""
 
 from __future__ import annotations
+
+import io
+import subprocess
+import sys
 
 import pytest
 
 from holdfast import SessionDB, errors, types
 from tests.support import conversations
+from tests.support.backends import MakeDb
+from tests.support.conversations import Clock
 
 
-def test_route_nobody_bound_has_version_zero(db: SessionDB) -> None:
-    assert db.route("r") == types.Route("r", None, 0)
-    assert db.routes() == []
-
-
-def test_route_is_bound_by_whoever_saw_its_version(db: SessionDB) -> None:
+def test_route_is_bound_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
     for name in ("one", "two"):
-        conversations.begin(db, name)
+        conversations.begin(db, name, "a")
+    assert (db.route("r"), db.routes()) == (types.Route("r", None, 0), [])
     assert db.bind_route("r", "one", version=0) == types.Route("r", "one", 1)
     with pytest.raises(errors.RouteMoved) as refusal:
         db.bind_route("r", "two", version=0)
     assert (refusal.value.key, refusal.value.conversation, refusal.value.version) == ("r", "one", 1)
     assert db.bind_route("r", "two", version=1) == types.Route("r", "two", 2) == db.route("r")
-
-
-def test_unbound_route_names_nothing_until_it_is_bound_again(db: SessionDB) -> None:
-    conversations.begin(db, "one")
-    db.bind_route("r", "one", version=0)
-    assert db.bind_route("r", None, version=1) == types.Route("r", None, 2)
+    assert db.bind_route("r", None, version=2) == types.Route("r", None, 3)
     with pytest.raises(errors.RouteMoved) as refusal:
-        db.bind_route("r", "one", version=1)
+        db.bind_route("r", "one", version=2)
     assert refusal.value.conversation is None
-    db.bind_route("r", "one", version=2)
-
-
-def test_route_names_the_conversation_whichever_session_is_given(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    head = conversations.compact(db, "talk", 1)
-    assert db.bind_route("r", head.id, version=0).conversation_id == "talk"
-
-
-def test_compactions_ends_and_messages_touch_no_route(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.bind_route("r", "talk", version=0)
-    conversations.compact(db, "talk", 1)
-    db.end_conversation("talk", "done")
-    conversations.say(db, "talk", "b")
-    assert db.route("r") == types.Route("r", "talk", 1)
+    assert db.bind_route("r", conversations.compact(db, "one", 1).id, version=3).conversation_id == "one"
+    db.end_conversation("one", "done")
+    conversations.say(db, "one", "b")
+    assert db.route("r") == types.Route("r", "one", 4)
 
 
 def test_routes_are_listed_all_or_by_conversation(db: SessionDB) -> None:
     for name in ("one", "two"):
         conversations.begin(db, name, "a")
-        db.bind_route(f"b:{name}", name, version=0)
-        db.bind_route(f"a:{name}", name, version=0)
+        for prefix in ("b", "a"):
+            db.bind_route(f"{prefix}:{name}", name, version=0)
     head = conversations.compact(db, "one", 1)
     assert [route.key for route in db.routes()] == ["a:one", "a:two", "b:one", "b:two"]
     assert [route.key for route in db.routes(head.id)] == ["a:one", "b:one"]
 
 
-def test_route_to_an_unknown_or_deleted_conversation_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "gone", "a")
-    db.delete_conversation("gone")
-    with pytest.raises(errors.ConversationDeleted):
-        db.bind_route("r", "gone", version=0)
-    with pytest.raises(errors.NoSuchSession):
-        db.bind_route("r", "nobody", version=0)
-    assert db.routes() == []
+def test_budget_is_updated_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
+    conversations.begin(db, "talk", "a")
+    assert (db.budget("talk"), db.update_budget("talk", 1, {"attempts": 1})) == ((0, {}), False)
+    # Two processes that add one to the same number write the same: the second is not counted.
+    assert [db.update_budget("talk", 0, {"attempts": 1}) for _ in range(2)] == [True, False]
+    head = conversations.compact(db, "talk", 1)
+    assert db.budget(head.id) == (1, {"attempts": 1})
+    assert db.update_budget(head.id, 1, {"attempts": 2})
+    db.end_conversation("talk", "done")
+    assert [db.update_budget("talk", version, {"attempts": 9}) for version in (0, 1, 3)] == [False] * 3
+    assert (db.budget("talk"), db.conversation("talk").live) == ((2, {"attempts": 2}), False)
+    db.branch("talk", branch_id="branch")
+    assert db.budget("branch") == (0, {})
 
 
-@pytest.mark.parametrize("key", ["", "x" * 501, "a\nb", "\ud800", None, 5, b"r"])
-def test_key_that_is_none_is_refused(db: SessionDB, key: object) -> None:
-    conversations.begin(db, "talk")
-    with pytest.raises(errors.InvalidArgument):
-        db.route(key)
-    with pytest.raises(errors.InvalidArgument):
-        db.bind_route(key, "talk", version=0)
+def test_budget_is_deleted_with_its_conversation_and_not_exported(db: SessionDB, clock: Clock) -> None:
+    conversations.begin(db, "talk", "a")
+    db.pin("talk", 1)
+    before, after = io.StringIO(), io.StringIO()
+    db.admin.export_to(before)
+    db.update_budget("talk", 0, {"attempts": 1})
+    db.memory.add("o", "likes tea", source="talk")
+    db.mail.add_inbox_entry("talk", "k", "came in")
+    db.admin.export_to(after)
+    assert before.getvalue() == after.getvalue(), "nor are memories and inbox entries"
+    assert db.admin.import_from(after.getvalue().splitlines()).ids("already_there") == ["talk"]
+    assert db.budget("talk") == (1, {"attempts": 1})
+    with SessionDB(":memory:") as other:
+        assert other.admin.import_from(after.getvalue().splitlines()).ok
+        assert other.pins("talk") == []
+    conversations.begin(db, "ghost")
+    db.update_budget("ghost", 0, {"attempts": 1})
+    clock.advance(2 * conversations.DAY)
+    assert db.admin.prune_empty_sessions() == 1
+    # An empty conversation leaves no tombstone: its id may be used again.
+    conversations.begin(db, "ghost")
+    assert db.budget("ghost") == (0, {})
 
 
-def test_racing_binders_have_one_winner(db: SessionDB) -> None:
-    for number in range(6):
-        conversations.begin(db, str(number))
-    outcomes = conversations.at_once(*(lambda n=n: db.bind_route("r", str(n), version=0) for n in range(6)))
-    winners = [outcome for outcome in outcomes if isinstance(outcome, types.Route)]
-    assert winners == [db.route("r")]
-    assert {loser.conversation for loser in outcomes if isinstance(loser, errors.RouteMoved)} == {
-        winners[0].conversation_id
-    }
+_COUNTER = """
+import sys
+from holdfast import SessionDB
+with SessionDB(sys.argv[1], durability="process-crash") as db:
+    for _ in range(20):
+        while True:
+            version, spent = db.budget("talk")
+            if db.update_budget("talk", version, {"count": spent.get("count", 0) + 1}):
+                break
+"""
+
+
+def test_processes_that_count_in_one_budget_lose_no_update(make_db: MakeDb) -> None:
+    db = make_db()
+    conversations.begin(db, "talk", "a")
+    counters = [subprocess.Popen([sys.executable, "-c", _COUNTER, db.driver.path]) for _ in range(2)]
+    assert [counter.wait() for counter in counters] == [0] * 2
+    assert db.budget("talk") == (40, {"count": 40})

@@ -1,7 +1,4 @@
-"""The databases the contract suite runs over. What only one of them knows stays in this file.
-
-A new database is one more class here: the tests themselves never learn which one they have.
-"""
+"""The databases that the contract suite runs on, and access to their rows without the store."""
 
 from __future__ import annotations
 
@@ -13,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from holdfast import SessionDB
 from holdfast.store.postgres import fast_append
 from holdfast.store.search import search
 from tests.support import conversations, postgres
 
-# Damaged on purpose: these are not asked to be sound in the end.
+# Stores that a test damaged on purpose: they are not checked after it.
 spoiled: weakref.WeakSet[SessionDB] = weakref.WeakSet()
 
 Clock = Callable[[], float]
+MakeDb = Callable[..., SessionDB]
+AtPoint = Callable[[Callable[[str], None] | None], None]
 
 
 class SqliteFile:
-    """A database other SessionDBs and processes can open too.
-
-    Making one takes longer than most tests, so each begins as a copy of one that was made.
-    """
+    """A file that other processes can open; a copy of an empty one, because creating one takes long."""
 
     name = "sqlite"
 
@@ -50,7 +47,7 @@ def _empty_file() -> bytes:
 
 
 class SqliteMemory:
-    """A database nobody else can open."""
+    """A database of one SessionDB."""
 
     name = "memory"
 
@@ -59,7 +56,7 @@ class SqliteMemory:
 
 
 class Postgres:
-    """Tables in a schema of their own, which other SessionDBs and processes can open too."""
+    """A schema of its own that other processes can open."""
 
     name = "postgres"
 
@@ -77,11 +74,18 @@ Backend = SqliteFile | SqliteMemory | Postgres
 FILES = [SqliteFile()]
 SHARED = [*FILES, Postgres()]
 MEMORY = SqliteMemory()
-EVERY = [*SHARED, MEMORY]
-# One for each driver: what is said of a single call does not depend on where a file is.
+# One for each driver: the result of a single call does not depend on where a file is.
 DRIVERS = [Postgres(), MEMORY]
-# Those whose attachments are files.
-SHELVED = [*FILES, MEMORY]
+
+
+def _run_on(*chosen: Backend) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("db", chosen, ids=lambda backend: backend.name, indirect=True)
+
+
+on_memory = _run_on(MEMORY)
+"""For tests of arguments that are refused, and of code that knows no database."""
+on_files = _run_on(*SHARED)
+"""For tests of threads: a database in memory has one connection."""
 
 
 def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:
@@ -90,11 +94,9 @@ def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **mo
 
 
 class Kept:
-    """A SessionDB in PostgreSQL that serves test after test: a server plans every statement anew on a connection that
-    was just made, and that takes longer than most tests.
+    """A SessionDB in PostgreSQL that is emptied after each test: planning statements on a new connection takes long.
 
-    In between the store is emptied, and the SessionDB forgets what it remembers. One that was closed, that listens, or
-    whose schema was changed serves no other test.
+    It is replaced if it was closed, listens, or has another schema.
     """
 
     def __init__(self) -> None:
@@ -106,7 +108,6 @@ class Kept:
         self._clock = clock
         if self._db is None:
             address = postgres.fresh()
-            # It does not go back when the test is over.
             self._made = postgres._taken.pop(address)
             self._db = SessionDB(address, clock=self._now, durability="process-crash")
         return self._db
@@ -151,8 +152,6 @@ _POSTGRES_BREAKS = {
 }
 LEASE_BREAKS = ("a view", "read-only")
 """Breaks that restoring the schema does not repair."""
-LEASE_LOSSES = ("missing", "without a column")
-"""Breaks that it does."""
 
 
 def in_postgres(db: SessionDB) -> bool:
@@ -160,7 +159,7 @@ def in_postgres(db: SessionDB) -> bool:
 
 
 def break_leases(db: SessionDB, how: str) -> None:
-    """Leave the store without working leases: the table gone, raising, or of another shape."""
+    """Leave the store without working leases."""
     spoiled.add(db)
     if in_postgres(db):
         _behind(db, _POSTGRES_BREAKS[how])
@@ -169,7 +168,7 @@ def break_leases(db: SessionDB, how: str) -> None:
 
 
 def raw(db: SessionDB, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-    """Change rows behind the store's back, constraints or not."""
+    """Change rows without the store and its constraints."""
     spoiled.add(db)
     if in_postgres(db):
         return _behind(db, sql.replace("?", "%s"), values)
@@ -182,7 +181,6 @@ def raw(db: SessionDB, sql: str, *values: Any) -> list[tuple[Any, ...]]:
 
 def _behind(db: SessionDB, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     with db.driver._transaction() as tx:
-        # No trigger and no foreign key stands in the way of a replica.
         tx.execute("SET session_replication_role = replica")
         try:
             found = tx.execute(sql, values or None)
@@ -190,7 +188,6 @@ def _behind(db: SessionDB, sql: str, values: tuple[Any, ...] = ()) -> list[tuple
         finally:
             tx.execute("RESET session_replication_role")
     if sql.split(maxsplit=1)[0] in ("ALTER", "CREATE", "DROP"):
-        # psycopg has let go of every statement that was prepared on that connection.
         db.driver._drop_idle()
     return rows
 
@@ -202,7 +199,7 @@ SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.co
 
 
 def drop_triggers(db: SessionDB) -> None:
-    """Leave nothing in the way of a row that must not be."""
+    """Drop triggers and constraints, so that invalid rows can be written."""
     if in_postgres(db):
         tables = raw(db, "SELECT tablename FROM pg_tables WHERE schemaname = current_schema()")
         drops = [f"ALTER TABLE {table} DROP CONSTRAINT {name}" for table, name in raw(db, _CONSTRAINTS)]
@@ -214,16 +211,13 @@ def drop_triggers(db: SessionDB) -> None:
 
 
 def rewrite_bodies(db: SessionDB, body: bytes) -> None:
-    """Let every message say this; PostgreSQL keeps no text that is not valid, however it came about."""
+    """Replace every message body; PostgreSQL stores valid text only."""
     text = body.decode(errors="replace") if in_postgres(db) else body
     raw(db, "UPDATE messages SET body = CAST(? AS TEXT)", text)
 
 
-# --- attachments, behind the store's back --------------------------------------------------------------------
-
-
 def shelved(db: SessionDB) -> dict[str, bytes]:
-    """All content that is kept, by its digest, sound or not."""
+    """Return all stored content by its digest, sound or not."""
     if in_postgres(db):
         found: dict[str, bytes] = {}
         for digest, content in _behind(db, "SELECT digest, content FROM blob_parts ORDER BY digest, part"):
@@ -247,7 +241,7 @@ def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
         Path(db.blobs.files.path(digest)).write_bytes(content)
 
 
-# One row each that no step of the store can write; `c` has messages 1 to 3 and one compaction, `b` branches off.
+# Rows that the store cannot write. `c` has messages 1 to 3 and one compaction; `b` is its branch.
 _DAMAGES = {
     "a text was changed": ("P1", "UPDATE messages SET body = '{}' WHERE seq = 2 AND conversation = 1"),
     "a message went": ("P2", "DELETE FROM messages WHERE seq = 2 AND conversation = 1"),
@@ -295,7 +289,7 @@ DAMAGES = sorted(_DAMAGES)
 
 
 def damage(db: SessionDB, what: str) -> str:
-    """Break one promise behind the store's back; which one."""
+    """Break one guarantee without the store; return its name."""
     promise, sql = _DAMAGES[what]
     if not in_postgres(db) or not _gets_past(db, sql):
         drop_triggers(db)
@@ -304,7 +298,7 @@ def damage(db: SessionDB, what: str) -> str:
 
 
 def _gets_past(db: SessionDB, sql: str) -> bool:
-    """Most do without a constraint being dropped, and so leave a schema that is as declared."""
+    """Try without dropping a constraint, which would leave another schema than the declared one."""
     try:
         raw(db, sql)
     except psycopg.IntegrityError:

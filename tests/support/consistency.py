@@ -1,11 +1,7 @@
-"""What is asked of a store after every test: whether it kept its promises; and, of some, whether anything changed.
+"""The check of a store after every test, and all its rows for comparisons.
 
-A whole fsck of a PostgreSQL store plans some thirty statements on a connection that was just made, and looks at every
-constraint and every part of the schema: that takes longer than most tests. Here the same checks are one statement,
-prepared once, on a connection that stays. Whoever finds nothing broken that way is done; else fsck says what it is.
-
-Constraints are not looked at (the server keeps them, and a test that gets around them says so), nor the schema (a
-store whose schema changed is not emptied and used again, see tests/support/postgres.py).
+A whole fsck of PostgreSQL plans some thirty statements on a new connection, which takes longer than most tests. Here
+the same checks are one prepared statement on a connection that stays open; fsck runs only if it finds something.
 """
 
 from __future__ import annotations
@@ -24,17 +20,17 @@ from holdfast.store.postgres import definitions
 from holdfast.store.sqlite import migration as sqlite_migration
 
 _SQL = queries.load("postgres")
-# Every check of fsck at once; what it is called is only told by fsck itself.
+# Every check of fsck at once.
 _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)" for name in fsck.CHECKS)
 
-# What is searched by is made from the rest, whenever somebody looks for something.
+# The search index is derived from the other tables.
 _TABLES = [name for name in definitions.declared_schema().names("table") if not name.startswith("search_")]
 _ROWS = " UNION ALL ".join(f"SELECT '{name}', kept::text FROM {name} kept" for name in _TABLES)
 _SQLITE_TABLES = [name for kind, name in sqlite_migration.declared_schema("sqlite") if kind == "table"]
 
 
 def rows(db: SessionDB) -> list[Row]:
-    """All that a store holds: equal before and after means that nothing was changed."""
+    """Return all rows of a store."""
     if db.driver.name != "postgres":
         return db.driver.read(_all_of)
     with _looking(db.driver.target) as tx:
@@ -42,12 +38,11 @@ def rows(db: SessionDB) -> list[Row]:
 
 
 def _all_of(tx: Tx) -> list[Row]:
-    """Of SQLite, where a look at a table costs next to nothing."""
     return [(name, *row) for name in _SQLITE_TABLES for row in tx.execute(f"SELECT * FROM {name}")]
 
 
 def report(db: SessionDB) -> types.Report | None:
-    """What is wrong with a store, or None."""
+    """Return the fsck report of a damaged store, or None."""
     if db.driver.name == "postgres" and _keeps_its_promises(db.driver.target):
         return None
     found = db.admin.fsck()
@@ -63,7 +58,7 @@ def _keeps_its_promises(target: str) -> bool:
 
 
 class _Look:
-    """As much of a transaction as fsck's own looks need."""
+    """The part of a transaction that fsck needs."""
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection

@@ -1,4 +1,4 @@
-"""The sentences the contract tests are told in."""
+"""Short calls to fill and compare stores, a settable clock, threads that start at once, and a lease holder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAY = 86_400.0
 
 
 def prepared(method: Any, *args: Any, **kwargs: Any) -> write_step.WriteStep[Any]:
-    """The step that a shareable method would execute."""
+    """Return the step that a shareable method would execute."""
     step: write_step.WriteStep[Any] = method.prepare(method.__self__, *args, **kwargs)
     return step
 
@@ -40,7 +40,7 @@ class Clock:
 
 
 def begin(db: SessionDB, session_id: str = "talk", *contents: str, **more: Any) -> str:
-    """A conversation with these messages of its user."""
+    """Create a conversation with these user messages; return its id."""
     db.create_session(session_id, source="test", **more)
     say(db, session_id, *contents)
     return session_id
@@ -59,7 +59,7 @@ def compact_without_lease(db: SessionDB, session_id: str, cut_seq: int, **more: 
 
 
 def short(value: object) -> str:
-    """A value as the name of a test: the same in every process, and not a megabyte long."""
+    """Return a test id for a value: the same in every process, and short."""
     return repr(value)[:24] if isinstance(value, str | bytes | int | float | list) else type(value).__name__
 
 
@@ -68,7 +68,7 @@ def contents(messages: Iterable[types.Message]) -> list[types.Content]:
 
 
 def seen(db: SessionDB, session_id: str, upto: int | None = None) -> list[types.Content]:
-    """What the model sees, as texts."""
+    """Return the contents of the context."""
     return contents(db.context(session_id, upto))
 
 
@@ -79,7 +79,7 @@ def process(name: str, session_id: str, command: str = "make all") -> types.Proc
 
 
 def act(db: SessionDB, session_id: str) -> None:
-    """Of everything an agent has besides its conversation something: at rest, and under way."""
+    """Add one finished and one open record of every kind."""
     db.memory.add("o", "likes tea", source=session_id)
     db.pin(session_id, 1)
     db.mail.settle_inbox_entry(db.mail.add_inbox_entry(session_id, "first", "Something came in.").id, "completed", 1)
@@ -93,19 +93,13 @@ def act(db: SessionDB, session_id: str) -> None:
 
 
 def everything(db: SessionDB) -> object:
-    """All that can be read of a store: equal before and after means that nothing was changed."""
-    looks = (
-        *(db.conversation, db.transcript, db.hides, db.pins, db.compactions, db.routes, db.budget),
-        *(
-            db.mail.inbox_entries,
-            db.processes.all,
-            db.permissions.audit_log,
-            lambda id_: [db.permissions.grants(owner, id_) for owner in ("", "o")],
-        ),
-    )
-    told: list[object] = [db.memory.all(owner) for owner in ("", "o")]
-    return told + [
-        (session, contents(db.context(session.id)), [look(session.id) for look in looks])
+    """Return all that can be read of a store."""
+    reads: list[Callable[[str], object]] = [db.conversation, db.transcript, db.hides, db.pins, db.compactions]
+    reads += [db.routes, db.budget, db.mail.inbox_entries, db.processes.all, db.permissions.audit_log]
+    reads += [lambda id_, owner=owner: db.permissions.grants(owner, id_) for owner in ("", "o")]
+    memories: list[object] = [db.memory.all(owner) for owner in ("", "o")]
+    return memories + [
+        (session, contents(db.context(session.id)), [read(session.id) for read in reads])
         for session in db.list_sessions(every=True, limit=10_000)
     ]
 
@@ -118,7 +112,7 @@ def nothing_changes(db: SessionDB) -> Iterator[None]:
 
 
 def at_once(*calls: Callable[[], T]) -> list[T | errors.HoldfastError]:
-    """Run calls in threads that all start from one barrier; what each returned, or raised on purpose."""
+    """Run calls in threads that start at one barrier; return their results and Holdfast errors."""
     barrier = threading.Barrier(len(calls))
     outcomes: list[Any] = [None] * len(calls)
 
@@ -155,7 +149,7 @@ sys.stdin.read()
 def held_elsewhere(
     db: SessionDB, session_id: str, purpose: str = "compact", *, ttl: float = 30.0, now: float | None = NOON
 ) -> Iterator[subprocess.Popen[str]]:
-    """Another process holds a lease, as long as it lives."""
+    """Let another process hold a lease until the end of the block."""
     arguments = [db.driver.path, session_id, purpose, "elsewhere", str(ttl), "" if now is None else str(now)]
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -169,6 +163,6 @@ def held_elsewhere(
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """Stop a process, and see that it has stopped."""
+    """Stop a process and wait until it has stopped."""
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)

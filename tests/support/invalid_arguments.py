@@ -1,4 +1,4 @@
-"""What no caller should give, and every public method with what it should be given instead."""
+"""Junk values, and every public method with valid arguments."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from holdfast import NewConversation, NewMessage, SessionDB, errors, types
 from holdfast.store.mail import queue_status
 from tests.support import conversations, mail
 
+HOSTILE: list[Any] = ["'; DROP TABLE messages; --", "a\0b", "\ud800", 2**63, float("nan"), None]
+"""Values that Python may accept and a database may not."""
 JUNK = [
-    None, 5, -1, 2**70, 1.5, float("nan"), float("inf"), True, b"bytes", "", " ", "\ud800", "a\0b", "x" * 1_000_000,
-    "../../etc/passwd", "'; DROP TABLE messages; --", [], [None], [5], ["talk"], {}, {"a": 1}, {5: 5}, (), set(),
-    object(), type,
+    *HOSTILE, 5, -1, 2**70, 1.5, float("inf"), True, b"bytes", "", " ", "x" * 1_000_000, "../../etc/passwd", [], [None],
+    [5], ["talk"], {}, {"a": 1}, {5: 5}, (), set(), object(), type,
 ]  # fmt: skip
 
 Arguments = dict[str, Any]
@@ -190,7 +191,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
 
 
 def refused(call: Callable[[], object]) -> errors.HoldfastError | None:
-    """How it was refused, if it was; any other error is the test's failure."""
+    """Return the Holdfast error that a call raised, or None; other errors fail the test."""
     try:
         call()
     except errors.HoldfastError as error:

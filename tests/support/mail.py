@@ -1,4 +1,4 @@
-"""The sentences that tests of arrivals, claims and the outbox are told in."""
+"""Short calls to fill the inbound messages, the outbox and the contacts of a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def new(key: str = "1", text: str = "hello", **more: Any) -> types.NewInboundMes
 
 
 def came(db: SessionDB, *keys: str, **more: Any) -> list[types.InboundMessage]:
-    """What came in under these keys."""
+    """Add inbound messages with these keys."""
     return [db.mail.add_inbound(new(key, **more))[0] for key in keys]
 
 
@@ -34,13 +34,13 @@ def reply(text: str = "a reply", **more: Any) -> types.NewOutgoing:
 
 
 def said(db: SessionDB, name: str, key: str = "1", text: str = "hello") -> int:
-    """The message that an arrival becomes, in a conversation that may be new; its number."""
+    """Append the message of an inbound message to a conversation that may be new; return its seq."""
     born = types.NewConversation(source="test")
     return db.append_message(name, role="user", content=text, uid=f"inbox:far:{key}", create=born).seq
 
 
 def answered(db: SessionDB, name: str = "talk", key: str = "1", *texts: str) -> types.InboundMessage:
-    """An arrival that came in, was worked and answered; as it stands then."""
+    """Add an inbound message and answer it; return its settled row."""
     arrival = came(db, key)[0]
     claim = db.mail.acquire_chat_lease(CLAIM)
     db.mail.begin_inbound(claim, arrival.id, name)
@@ -69,7 +69,7 @@ def nothing_changes(db: SessionDB) -> Iterator[None]:
 
 
 def correspond(db: SessionDB) -> None:
-    """Arrivals in every state, what goes out because of them, and people."""
+    """Add inbound messages in every state, their replies, and contacts."""
     ids = {arrival.key: arrival.id for arrival in came(db, "done", "joined", "redacted", "gone", "begun", "fresh")}
     claim = db.mail.acquire_chat_lease(CLAIM)
     db.mail.begin_inbound(claim, ids["done"], "talk", [ids["joined"]])
@@ -92,7 +92,7 @@ def correspond(db: SessionDB) -> None:
 
 
 def go_on(db: SessionDB) -> None:
-    """Of all that, something goes on, ends or goes."""
+    """Continue, settle and delete some of the mail that `correspond` added."""
     first, other = db.mail.open_inbound(ROUTE)
     claim = db.mail.acquire_chat_lease(CLAIM, holder="later")
     db.mail.begin_inbound(claim, first.id, "talk", [other.id])

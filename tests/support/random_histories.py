@@ -1,4 +1,4 @@
-"""Stores as anyone could have made them: steps of the public calls, in any order, refusals skipped."""
+"""Random sequences of public calls; refused calls are skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONTENTS = _TEXT | st.lists(st.dictionaries(_TEXT, _JSON, max_size=3), max_size=
 
 
 class Step(NamedTuple):
-    """What is done, to which of the conversations there are, and where."""
+    """A call, the number of its conversation, and its arguments."""
 
     verb: str
     whom: int = 0
@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A step at the conversation it happens to; `new` is an id or uid nobody has yet."""
+    """A step and its conversation; `new` is an unused id or uid."""
 
     db: SessionDB
     whom: str
@@ -116,7 +116,7 @@ VERBS: dict[str, Callable[[Place], object]] = {
     "lease": lambda at: at.db.acquire_lease(at.whom, "turn" if at.low % 2 else "compact", "me"),
     "delete": lambda at: at.db.delete_conversation(at.whom),
 }
-# What a conversation grows by is done more often than the rest.
+# Calls that extend a conversation are more frequent.
 _OFTEN = (*VERBS, "say", "say", "say", "call", "answer", "compact", "compact", "undo", "redo", "hide", "show", "branch")
 
 HISTORIES = st.lists(

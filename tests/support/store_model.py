@@ -1,8 +1,6 @@
-"""What the store promises, as plain Python: lists, dicts, and no database.
+"""A model of the store in plain Python: each step changes it, or raises the name of the error the store must raise.
 
-A conversation here is a list of message objects. A branch copies the list and shares the objects, so a
-redaction reaches it without a thought; nothing is computed the way the store computes it. Each step
-either changes the model or raises the name of the refusal that the store must give.
+A conversation is a list of message objects. A branch copies the list and shares the objects, so a redaction reaches it.
 """
 
 from __future__ import annotations
@@ -121,8 +119,6 @@ class Talk:
     def held(self) -> list[tuple[str, int, str]]:
         return [(purpose, lease.token, lease.holder) for purpose, lease in self.leases.items()]
 
-    # --- the log -------------------------------------------------------------------------------------
-
     def append(
         self, session_id: str, said: list[tuple[str, str]], *, strict: bool, lease: Held | None, now: float
     ) -> None:
@@ -148,8 +144,6 @@ class Talk:
         self.head.reason, self.head.last = reason, self.last_seq
         self.epoch += 1
 
-    # --- leases --------------------------------------------------------------------------------------
-
     def holds(self, lease: Held, now: float) -> bool:
         return lease.conversation is self and self.leases.get(lease.purpose) is lease and lease.expires > now
 
@@ -160,8 +154,6 @@ class Talk:
         lease = Held(self, purpose, self.fence, holder, now + ttl, self.head.id, self.epoch, self.last_seq)
         self.leases[purpose] = lease
         return lease
-
-    # --- compactions ---------------------------------------------------------------------------------
 
     def commit(self, work: Held, cut: int, summary: str, pinned: list[int], child: str, now: float) -> None:
         refuse(work.token and not self.holds(work, now), "LeaseLost")
@@ -189,8 +181,6 @@ class Talk:
         self.current, self.redo = self.redo, None
         self.epoch += 1
 
-    # --- hides ---------------------------------------------------------------------------------------
-
     def hide(self, low: int, high: int) -> None:
         refuse(not 1 <= low <= high <= self.last_seq, "InvalidArgument")
         self.epoch += 1
@@ -204,8 +194,6 @@ class Talk:
         self.hidden.remove(newest)
         self.redo = None
         self.epoch += 1
-
-    # --- branches and erasure ------------------------------------------------------------------------
 
     def branch(self, at: int, id: str) -> Talk:
         base = self.current

@@ -61,8 +61,8 @@ class Admin(backups.BackupAdmin, retention.RetentionAdmin, export.ExportAdmin, i
         validation.check_id(key, "meta key")
         if key in store_meta.RESERVED:
             raise errors.InvalidArgument(f"The meta key {key} is reserved for the store.", parameter="key")
-        if not isinstance(value, str) or not value.isascii():
-            raise errors.InvalidArgument("`value` must be ASCII text.", parameter="value")
+        if not isinstance(value, str) or not value.isascii() or "\0" in value:
+            raise errors.InvalidArgument("`value` must be ASCII text without NUL characters.", parameter="value")
         self.driver.write("meta", lambda tx: tx.run("meta_set", key=key, value=value))
 
     def get_or_set_profile(self, profile: str) -> str:
