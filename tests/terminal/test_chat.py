@@ -127,6 +127,7 @@ async def test_typing_after_the_warning_means_to_stay() -> None:
         await sits.sees(chat.LEAVE_WARNING)
         sits.type(f"/status{ENTER}")
         await sits.sees("turn          none")
+        await sits.until(lambda: sits.chat.session.command is None)  # Until then, Ctrl-C would stop the command.
         sits.type(STOP)
         await sits.until(lambda: sits.screen.shown.count(chat.LEAVE_WARNING) == 2)
         assert not sits.ended.done()
