@@ -1,0 +1,143 @@
+"""`holdfast backup` and `holdfast restore`: they show what they would replace, and keep a copy of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from holdfast.store import store_meta
+from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process
+from tests.support.cli_process import Holdfast
+
+ALL = {TRIP, BRANCH, "other"}
+
+
+def conversation_ids(path: Path) -> set[str]:
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
+        return {session.conversation_id for session in db.list_sessions()}
+
+
+@pytest.fixture
+def copy(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
+    """A backup of the store, from which a conversation was deleted since."""
+    assert holdfast("backup", tmp_path / "copy.db", "--db", trip).code == 0
+    assert holdfast("sessions", "delete", "other", "--yes", "--db", trip).code == 0
+    return tmp_path / "copy.db"
+
+
+def test_backup_reports_its_content(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b" / "copy.db"
+    assert "3 conversations with 10 messages" in holdfast("backup", target, "--db", trip).out
+    data = holdfast("backup", target, "--db", trip, "--json").data
+    assert (data["conversations"], data["messages"], data["path"]) == (3, 10, str(target))
+
+
+def test_backup_replaces_another_file_only_on_request(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("precious")
+    done = holdfast("backup", tmp_path / "letter", "--db", trip)
+    assert done.code == 1
+    assert "not a backup" in done.sentence
+    assert (tmp_path / "letter").read_text() == "precious"
+    assert holdfast("backup", tmp_path / "letter", "--overwrite", "--db", trip).code == 0
+    nowhere = holdfast("backup", "--db", trip)
+    assert nowhere.code == 2
+    assert "Name a TARGET" in nowhere.sentence
+
+
+def test_scheduled_backup_is_made_only_when_due(
+    holdfast: Holdfast, trip: Path, home: Path, configure: Callable[[str], Path]
+) -> None:
+    configure('[backup]\nfolder = "copies"\nevery_hours = 24\nkeep = 2\n')
+    store = {"HOLDFAST_DB": str(trip)}
+    assert holdfast("backup", "--if-due", **store).code == 0
+    (made,) = (home / "copies").glob("*.db")
+    again = holdfast("backup", "--if-due", **store)
+    assert (again.code, again.out) == (0, "")
+    assert "No backup is due" in again.err
+    with SessionDB(trip) as db:
+        assert db.admin.check_backup(made).ok
+        # Another process has begun a backup.
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(time.time())))
+    assert holdfast("backup", "--if-due", "--json", **store).data == {"due": False}
+    assert os.path.exists(holdfast("backup", "--json", **store).data["path"])
+    assert holdfast("backup", "elsewhere.db", "--if-due", **store).code == 2
+
+
+def test_restore_without_yes_shows_both_stores_and_changes_nothing(holdfast: Holdfast, trip: Path, copy: Path) -> None:
+    done = holdfast("restore", copy, "--db", trip)
+    assert done.code == 1
+    assert "3 conversations with 10 messages" in done.out
+    assert "2 conversations with 9 messages, which will be replaced" in done.out
+    assert "--yes" in done.err
+    data = holdfast("restore", copy, "--db", trip, "--json").data
+    assert (data["restored"], data["backup"]["conversations"], data["store"]["conversations"]) == (False, 3, 2)
+    assert conversation_ids(trip) == {TRIP, BRANCH}
+
+
+def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path
+) -> None:
+    stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() + n)) for n in range(cli_process.PATIENCE)]
+    earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
+    for path in earlier:
+        path.write_bytes(b"kept by an earlier restore")
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert done.code == 0
+    assert "and restored: other" in done.out
+    assert conversation_ids(trip) == ALL
+    (kept,) = set(tmp_path.glob("trip.db-before-restore-*.db")) - set(earlier)
+    assert kept.name.endswith("-2.db")
+    assert conversation_ids(kept) == {TRIP, BRANCH}
+    assert {path.read_bytes() for path in earlier} == {b"kept by an earlier restore"}
+
+
+def test_restore_over_a_damaged_store_needs_no_keep(holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
+    with SessionDB(trip) as db:
+        db.driver._writer.execute(
+            "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
+        )
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert (done.code, "--no-keep" in done.err) == (1, True)
+    assert list(tmp_path.glob("trip.db-before-restore-*")) == []
+    assert holdfast("restore", copy, "--yes", "--no-keep", "--db", trip).code == 0
+    assert conversation_ids(trip) == ALL
+
+
+def test_restore_shows_when_the_backup_was_made(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with SessionDB(trip, clock=lambda: 1_700_000_000.0) as db:
+        db.admin.backup(copy)
+    os.utime(copy, (1_000_000_000, 1_000_000_000))
+    assert f"{copy} was made 2023-11-14" in holdfast("restore", copy, "--db", trip).words
+    assert f"{trip} is a store, not a backup" in holdfast("restore", trip, "--db", tmp_path / "new.db").words
+
+
+def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    assert holdfast("restore", copy, "--db", new).code == 1
+    assert not new.exists()
+    data = holdfast("restore", copy, "--yes", "--json", "--db", new).data
+    assert (data["restored"], data["kept"], data["generation"]) == (True, None, 2)
+    assert conversation_ids(new) == ALL
+
+
+@pytest.mark.parametrize("content", [None, b"hello", "half"], ids=["missing", "text", "half"])
+def test_restore_refuses_a_file_that_is_no_backup(
+    holdfast: Holdfast, trip: Path, copy: Path, content: bytes | str | None
+) -> None:
+    whole = copy.read_bytes()
+    copy.unlink()
+    if content is not None:
+        copy.write_bytes(content if isinstance(content, bytes) else whole[:40960])
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert done.code == 1
+    assert str(copy) in done.sentence
+    assert "doctor" not in done.sentence, "the store is not damaged"
+    assert conversation_ids(trip) == {TRIP, BRANCH}
