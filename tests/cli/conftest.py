@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,9 @@ TRIP, SECOND, THIRD, BRANCH = (
     "20260528_003000_dddddd",
     "20260529_ccc",
 )
+
+
+MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_raw_server.py"
 
 
 @pytest.fixture
@@ -44,6 +48,14 @@ def configure(home: Path) -> Callable[[str], Path]:
         return home / "config.toml"
 
     return write
+
+
+@pytest.fixture
+def mcp_settings() -> str:
+    """Settings with three MCP servers: one works, one cannot be started, one is disabled."""
+    good = f'[mcpServers.good]\ncommand = "{sys.executable}"\nargs = ["-I", "{MCP_SERVER}", "ten"]\n'
+    bad = '[mcpServers.bad]\ncommand = "/no/such/program"\n[mcpServers.off]\ncommand = "x"\nenabled = false\n'
+    return f"[memory]\nreview = false\n{good}{bad}"
 
 
 @pytest.fixture

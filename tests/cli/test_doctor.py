@@ -329,7 +329,7 @@ def test_overdue_and_failed_backups_are_reported(
     def notes() -> list[str]:
         found = doctor()
         assert found.code == 0
-        assert all(each["level"] == "note" and "holdfast backup" in each["next"] for each in found.data["findings"])
+        assert {each["level"] for each in found.data["findings"]} <= {"note"}
         return [each["what"] for each in found.data["findings"] if each["kind"] == "backup"]
 
     def record(key: str) -> None:

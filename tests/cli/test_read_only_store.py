@@ -1,4 +1,4 @@
-"""A store that cannot be written can be read; what fails names the path and the reason, and doctor says it."""
+"""A store that cannot be written can be read; errors name the path and the reason."""
 
 from __future__ import annotations
 
@@ -13,95 +13,102 @@ import pytest
 
 from holdfast import SessionDB
 
-CHILD = """
+READS = """
 import json, sys
 from pathlib import Path
-from tests.support import cli_in_process as inside
+from tests.support import cli_in_process
 home, store = map(Path, sys.argv[1:])
 words = [["list"], ["show", "talk"], ["search", "heron"], ["title", "talk", "Bird"]]
-runs = [inside.run(home, "sessions", *each, "--db", str(store)) for each in words]
-runs.append(inside.run(home, "doctor", "--db", str(store)))
+runs = [cli_in_process.run(home, "sessions", *each, "--db", store) for each in words]
+runs.append(cli_in_process.run(home, "doctor", "--db", store))
 print(json.dumps([[run.code, run.out, run.err] for run in runs]))
 """
-MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+SMALL = 'mount -t tmpfs -o size=2m,mode=700 tmpfs "$0" && exec "$@"'
+
+
+def require(*prefix: str) -> list[str]:
+    """Return the prefix of a command, or skip the test where it is not permitted."""
+    if (
+        shutil.which(prefix[0]) is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"{prefix[0]} is not permitted here")
+    return [*prefix]
+
+
+def mounted(script: str, folder: Path) -> list[str]:
+    return require("unshare", "--map-root-user", "--mount", "sh", "-c", script, str(folder))
+
+
+def without_override() -> list[str]:
+    """Return the prefix that makes modes binding for root, too."""
+    return require("setpriv", "--bounding-set", "-dac_override") if os.geteuid() == 0 else []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    with SessionDB(tmp_path / "data" / "store.db") as db:
+        db.create_session("talk", source="test")
+    return tmp_path / "data" / "store.db"
 
 
 @pytest.mark.parametrize("how", ["mount", "folder", "file"])
-@pytest.mark.parametrize("used", [False, True])
-def test_read_only_store_is_read_and_says_why_it_is_not_written(tmp_path: Path, how: str, used: bool) -> None:
-    store, home = tmp_path / "data" / "store.db", tmp_path / "home"
-    home.mkdir()
+@pytest.mark.parametrize("used", [False, True], ids=["closed", "in use"])
+def test_read_only_store_is_read_and_the_reason_is_reported(tmp_path: Path, store: Path, how: str, used: bool) -> None:
+    def run() -> list[list[str]]:
+        prefix = mounted(READ_ONLY, store.parent) if how == "mount" else without_override()
+        place, mode = (store.parent, 0o500) if how == "folder" else (store, 0o400)
+        before = place.stat().st_mode
+        if how != "mount":
+            place.chmod(mode)
+        try:
+            command = [*prefix, sys.executable, "-c", READS, str(tmp_path / "home"), str(store)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        finally:
+            place.chmod(before)
+        found: list[list[str]] = json.loads(done.stdout)
+        return found
+
     with SessionDB(store) as db:
-        db.create_session("talk", source="test")
         db.append_message("talk", role="user", content="the heron stands")
         db.search("heron")
         db.append_message("talk", role="assistant", content="a heron it is")
-        if used:  # its log has messages that are not in the file yet
-            runs = _run(how, store, home)
-    if not used:
-        runs = _run(how, store, home)
+        runs = run() if used else []  # The log has messages that are not in the file yet.
+    runs = runs or run()
     reason = "the file system is read-only" if how == "mount" else "no permission to write"
-    assert [run[0] for run in runs] == [0, 0, 0, 1, 1], runs
-    for _, out, _ in runs[1:3]:
-        assert "a heron it is" in out
-    for said in (runs[3][2], runs[4][1]):
-        assert f"{store} can only be read: {reason}" in " ".join(said.split())
-
-
-def _run(how: str, store: Path, home: Path) -> list[tuple[int, str, str]]:
-    command = [sys.executable, "-c", CHILD, str(home), str(store)]
-    if how == "mount":
-        command = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT, str(store.parent), *command]
-    elif os.geteuid() == 0:  # whom no mode binds, unless this right is given up
-        command = ["setpriv", "--bounding-set", "-dac_override", *command]
-    if command[0] != sys.executable and (shutil.which(command[0]) is None or not _permitted(command)):
-        pytest.skip(f"{command[0]} is not permitted here")
-    place, mode = (store.parent, 0o500) if how == "folder" else (store, 0o400)
-    before = place.stat().st_mode
-    if how != "mount":
-        place.chmod(mode)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    finally:
-        place.chmod(before)
-    return [tuple(run) for run in json.loads(done.stdout)]
-
-
-def _permitted(command: list[str]) -> bool:
-    tried = [*command[: command.index(sys.executable)], "true"]
-    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+    assert [code for code, _, _ in runs] == [0, 0, 0, 1, 1], runs
+    assert all("a heron it is" in out for _, out, _ in runs[1:3])
+    for text in (runs[3][2], runs[4][1]):
+        assert f"{store} can only be read: {reason}" in " ".join(text.split())
 
 
 FULL = """
-import contextlib, json, os, sys
+import contextlib, json, sys
 from pathlib import Path
 from holdfast import SessionDB
-from tests.support import cli_in_process as inside
+from tests.support import cli_in_process
 home, store = map(Path, sys.argv[1:])
 db = SessionDB(store)
 db.create_session("talk", source="test")
 with contextlib.suppress(OSError), open(store.with_name("filler"), "wb", buffering=0) as file:
     while True:
         file.write(bytes(4096))
-runs = [inside.run(home, "doctor", "--db", str(store))]
+runs = [cli_in_process.run(home, "doctor", "--db", store)]
 db.close()
-runs.append(inside.run(home, "doctor", "--db", str(store)))
-print(json.dumps([[run.code, run.out] for run in runs]))
+runs.append(cli_in_process.run(home, "doctor", "--db", store))
+print(json.dumps([[run.code, run.words] for run in runs]))
 """
 
 
-def test_doctor_reports_a_full_disk(tmp_path: Path) -> None:
-    """Whether or not a process that has the store open has made the files beside it."""
-    store, home = tmp_path / "data" / "store.db", tmp_path / "home"
-    home.mkdir()
-    store.parent.mkdir()
-    mount = 'mount -t tmpfs -o size=2m,mode=700 tmpfs "$0" && exec "$@"'
-    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(store.parent), sys.executable]
-    if shutil.which("unshare") is None or not _permitted(command):
-        pytest.skip("unshare is not permitted here")
-    done = subprocess.run([*command, "-c", FULL, str(home), str(store)], capture_output=True, text=True, check=True)
-    for code, out in json.loads(done.stdout):
-        assert (code, "disk" in out, "full" in out, str(store) in " ".join(out.split())) == (1, True, True, True), out
+def test_doctor_reports_a_full_disk(tmp_path: Path, store: Path) -> None:
+    """With and without the files that a process creates next to an open store."""
+    command = [*mounted(SMALL, store.parent), sys.executable, "-c", FULL, str(tmp_path / "home"), str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for code, words in json.loads(done.stdout):
+        assert code == 1
+        assert all(text in words for text in ("disk", "full", str(store))), words
 
 
 LATER = """
@@ -115,15 +122,10 @@ with SessionDB(sys.argv[1]) as db:
 """
 
 
-def test_reader_of_a_read_only_store_sees_what_another_user_writes_later(tmp_path: Path) -> None:
-    store = tmp_path / "data" / "store.db"
-    with SessionDB(store) as db:
-        db.create_session("talk", source="test")
-    prefix = _without_rights_of_root()
+def test_reader_of_a_read_only_store_sees_later_writes(store: Path) -> None:
+    command = [*without_override(), sys.executable, "-c", LATER, str(store)]
     store.parent.chmod(0o500)
-    with subprocess.Popen(
-        [*prefix, sys.executable, "-c", LATER, str(store)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as reader:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
         assert reader.stdin is not None
         assert reader.stdout is not None
         seen = [reader.stdout.readline()]
@@ -137,7 +139,7 @@ def test_reader_of_a_read_only_store_sees_what_another_user_writes_later(tmp_pat
     assert seen == ["0\n", "1\n", "2\n"]
 
 
-MENDED = """
+CHANGED = """
 import os, sys
 from holdfast import SessionDB, errors
 with SessionDB(sys.argv[1]) as db:
@@ -150,18 +152,8 @@ with SessionDB(sys.argv[1]) as db:
 """
 
 
-def test_store_that_was_opened_read_only_is_written_once_it_can_be(tmp_path: Path) -> None:
-    store = tmp_path / "data" / "store.db"
-    with SessionDB(store) as db:
-        db.create_session("talk", source="test")
+def test_store_opened_read_only_is_written_once_it_is_writable(store: Path) -> None:
+    command = [*without_override(), sys.executable, "-c", CHANGED, str(store)]
     store.parent.chmod(0o500)
-    command = [*_without_rights_of_root(), sys.executable, "-c", MENDED, str(store)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["refused", "1 1"]
-
-
-def _without_rights_of_root() -> list[str]:
-    prefix = ["setpriv", "--bounding-set", "-dac_override"] if os.geteuid() == 0 else []
-    if not prefix or shutil.which(prefix[0]) is None or not _permitted([*prefix, sys.executable]):
-        pytest.skip("needs root, which may write, and setpriv for a reader that may not")
-    return prefix

@@ -1,4 +1,4 @@
-"""`--resume` without a value: typing finds a conversation, whoever leaves changes nothing, dumb terminals work, too."""
+"""`--continue` prefers the current folder; `--resume` without a value offers a list."""
 
 from __future__ import annotations
 
@@ -6,18 +6,99 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB
+from holdfast import SessionDB, content_parts, errors, types
 from holdfast.cli import session_choice
-from tests.support import cli_zygote, pty_terminal
+from tests.support.cli_process import OFFLINE, Holdfast
+from tests.support.pty_terminal import open_terminal
 
-OFFLINE = {"HOLDFAST_MODEL": "offline"}
-ENTER, ESCAPE, CTRL_C, DOWN = "\r", "\x1b", "\x03", "\x1b[B"
+ENTER, ESCAPE, CTRL_C = "\r", "\x1b", "\x03"
+NOTICE = "No earlier conversation in this folder: continuing the most recent one"
+
+
+# --- continue ------------------------------------------------------------------------------------------
+
+
+def create(db: SessionDB, name: str, folder: Path | None, source: str = "terminal") -> None:
+    db.create_session(name, source=source, folder=str(folder) if folder else None, title=f"About {name}")
+    db.append_message(name, role="user", content="A question.")
+    db.append_message(name, role="assistant", content="An answer.")
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """Twenty conversations: the first of them is not among those that a page has."""
-    path, now = tmp_path / "data" / "holdfast.db", [1_780_000_000.0]
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def find(db: SessionDB, *, one_shots: bool = False) -> tuple[str, str | None]:
+    head, notice = session_choice.find_latest(db, one_shots=one_shots)
+    return head.id, notice
+
+
+def test_conversation_of_the_folder_precedes_newer_ones_elsewhere(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_choice, "PAGE", 5)
+    with SessionDB(":memory:") as db:
+        create(db, "elsewhere", here / "other")
+        assert find(db) == ("elsewhere", f"{NOTICE}, from {here / 'other'}.")
+        create(db, "nowhere", None)
+        assert find(db) == ("nowhere", f"{NOTICE}.")
+        create(db, "older", here)
+        create(db, "newer", here)
+        for number in range(session_choice.PAGE + 1):  # without a folder, so listed in every folder
+            create(db, f"chat{number}", None)
+        create(db, "last", here / "other")
+        assert find(db) == ("newer", None)
+
+
+def test_one_shot_conversation_is_continued_with_a_prompt_or_after_a_reply(here: Path) -> None:
+    with SessionDB(":memory:") as db:
+        create(db, "shot", here, "cli")
+        with pytest.raises(errors.NoSuchSession, match="-c -p TEXT"):
+            session_choice.find_latest(db, one_shots=False)
+        create(db, "chat", here / "other")
+        assert find(db) == ("chat", f"{NOTICE}, from {here / 'other'}.")
+        assert find(db, one_shots=True) == ("shot", None)
+        db.append_message("shot", role="user", content=[content_parts.notice("The build ended.", "process")])
+        assert find(db)[0] == "chat"
+        db.append_message("shot", role="user", content="And then?")
+        assert find(db) == ("shot", None)
+
+
+def test_change_of_the_folder_is_reported_to_user_and_model(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
+    store, moved = home / "holdfast.db", f"This conversation was in /work/trip. It continues in {tmp_path}."
+    with SessionDB(store) as db:
+        create(db, "talk", Path("/work/trip"))
+    first = holdfast("-c", "-p", "Where are we?", **OFFLINE)
+    assert (first.code, first.err.splitlines()[:2]) == (0, [f"{NOTICE}, from /work/trip.", moved])
+    with SessionDB(store) as db:
+        (message,) = db.transcript("talk", 2, 3)
+    assert str(tmp_path) in str(message.content)
+    assert "folder" not in holdfast("-c", "-p", "Thanks.", **OFFLINE).err
+    (listed,) = holdfast("sessions", "list", "--json").data["conversations"]
+    assert listed["folder"] == str(tmp_path)
+
+
+def test_chat_reports_a_change_of_the_folder(home: Path, tmp_path: Path) -> None:
+    with SessionDB(home / "holdfast.db") as db:
+        create(db, "talk", Path("/work/trip"))
+        create(db, "shot", tmp_path, "cli")
+    with open_terminal(tmp_path, "-c", columns=200, env=OFFLINE) as screen:
+        screen.wait_for("continuing the most recent one, from /work/trip.")
+        screen.wait_for("About talk")
+        screen.enter("Hello.")
+        screen.wait_for("This conversation was in /work/trip. It continues in ")
+        screen.enter("/status")
+        screen.wait_for(f"folder        {tmp_path}")
+        assert screen.leave() == 0
+
+
+# --- resume --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(home: Path) -> Path:
+    """Twenty conversations: the first one is not on the first page."""
+    path, now = home / "holdfast.db", [1_780_000_000.0]
     with SessionDB(path, clock=lambda: now[0]) as db:
         for number in range(1, 21):
             now[0] += 60
@@ -27,38 +108,25 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-# --- what is found -------------------------------------------------------------------------------------
+def test_list_is_searched_by_title_id_and_text(store: Path) -> None:
+    def ids(heads: list[types.Session]) -> list[str]:
+        return [head.conversation_id for head in heads]
 
-
-def ids(heads: object) -> list[str]:
-    assert isinstance(heads, list)
-    return [head.conversation_id for head in heads]
-
-
-def test_titles_and_ids_of_all_conversations_are_looked_through(store: Path) -> None:
     with SessionDB(store) as db:
-        shelf = session_choice.ConversationList(db)
-        assert len(shelf.find_by_name("")) == 20
-        assert ids(shelf.find_by_name(""))[0] == "id20"
-        assert ids(shelf.find_by_name("tRIP 2")) == ["id20", "id12", "id02"]
-        assert ids(shelf.find_by_name("id01")) == ["id01"]
-        assert ids(shelf.find_by_name("nobody")) == []
-
-
-def test_what_was_said_is_found_and_nothing_that_cannot_be_searched_for_is_an_error(store: Path) -> None:
-    with SessionDB(store) as db:
-        shelf = session_choice.ConversationList(db)
-        assert ids(shelf.find_by_message("called Ada"))[0] == "id03"
+        found = session_choice.ConversationList(db)
+        assert len(found.find_by_name("")) == 20
+        assert ids(found.find_by_name(""))[0] == "id20"
+        assert ids(found.find_by_name("tRIP 2")) == ["id20", "id12", "id02"]
+        assert ids(found.find_by_name("id01")) == ["id01"]
+        assert ids(found.find_by_name("unknown")) == []
+        assert ids(found.find_by_message("called Ada"))[0] == "id03"
         for odd in ('"', "\x00", "*", "(", "'", "AND", "x" * 100_000):
-            assert ids(shelf.find_by_message(odd)) == []
-        assert shelf.first_message(shelf.find_by_name("id01")[0]).startswith("The boat number 1 is called")
+            assert ids(found.find_by_message(odd)) == []
+        assert found.first_message(found.find_by_name("id01")[0]).startswith("The boat number 1 is called")
 
 
-# --- at a terminal -------------------------------------------------------------------------------------
-
-
-def test_what_is_typed_finds_it_and_enter_takes_it(store: Path, tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
+def test_typing_filters_the_list_and_enter_opens(store: Path, tmp_path: Path) -> None:
+    with open_terminal(tmp_path, "--resume", env=OFFLINE) as screen:
         screen.wait_for("Which conversation?")
         screen.wait_for("1 of 20")
         screen.type("id01")
@@ -69,10 +137,10 @@ def test_what_is_typed_finds_it_and_enter_takes_it(store: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("key", [ESCAPE, CTRL_C], ids=["esc", "ctrl-c"])
-def test_whoever_leaves_the_list_leaves_with_130_and_changes_nothing(store: Path, tmp_path: Path, key: str) -> None:
+def test_list_is_left_with_130_and_without_a_change(store: Path, tmp_path: Path, key: str) -> None:
     with SessionDB(store) as db:
         before = db.list_sessions()
-    with pty_terminal.opened(tmp_path, "--resume", env=OFFLINE) as screen:
+    with open_terminal(tmp_path, "--resume", env=OFFLINE) as screen:
         screen.wait_for("1 of 20")
         screen.type(f"Trip{key}")
         assert screen.end() == 130
@@ -82,8 +150,8 @@ def test_whoever_leaves_the_list_leaves_with_130_and_changes_nothing(store: Path
         assert db.list_sessions() == before
 
 
-def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
+def test_dumb_terminal_offers_numbers(store: Path, tmp_path: Path) -> None:
+    with open_terminal(tmp_path, "--resume", env={**OFFLINE, "TERM": "dumb"}) as screen:
         screen.wait_for("  1  ")
         screen.wait_for("Trip 20")
         screen.wait_for("Conversation (number")
@@ -91,14 +159,11 @@ def test_a_dumb_terminal_gets_numbers(store: Path, tmp_path: Path) -> None:
         screen.wait_for("Trip 19 · 2 messages")
 
 
-def test_without_conversations_that_is_said(tmp_path: Path) -> None:
+def test_resume_needs_a_terminal_and_conversations(holdfast: Holdfast, tmp_path: Path) -> None:
     SessionDB(tmp_path / "empty.db").close()
-    with pty_terminal.opened(tmp_path, "--resume", "--db", tmp_path / "empty.db", env=OFFLINE) as screen:
+    with open_terminal(tmp_path, "--resume", "--db", tmp_path / "empty.db", env=OFFLINE) as screen:
         assert screen.end() == 1
         assert "There are no conversations yet." in screen.shown
-
-
-def test_without_a_terminal_it_is_wrong_use(store: Path, tmp_path: Path, waiting: cli_zygote.Server) -> None:
-    done = waiting.run(tmp_path, "--resume", env=OFFLINE)
+    done = holdfast("--resume", **OFFLINE)
     assert done.code == 2
     assert "needs a terminal" in done.sentence
