@@ -110,15 +110,6 @@ def test_restore_over_a_damaged_store_needs_no_keep(holdfast: Holdfast, trip: Pa
     assert conversation_ids(trip) == ALL
 
 
-def test_restore_shows_when_the_backup_was_made(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.db"
-    with SessionDB(trip, clock=lambda: 1_700_000_000.0) as db:
-        db.admin.backup(copy)
-    os.utime(copy, (1_000_000_000, 1_000_000_000))
-    assert f"{copy} was made 2023-11-14" in holdfast("restore", copy, "--db", trip).words
-    assert f"{trip} is a store, not a backup" in holdfast("restore", trip, "--db", tmp_path / "new.db").words
-
-
 def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, tmp_path: Path) -> None:
     new = tmp_path / "new.db"
     assert holdfast("restore", copy, "--db", new).code == 1
@@ -126,18 +117,3 @@ def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, t
     data = holdfast("restore", copy, "--yes", "--json", "--db", new).data
     assert (data["restored"], data["kept"], data["generation"]) == (True, None, 2)
     assert conversation_ids(new) == ALL
-
-
-@pytest.mark.parametrize("content", [None, b"hello", "half"], ids=["missing", "text", "half"])
-def test_restore_refuses_a_file_that_is_no_backup(
-    holdfast: Holdfast, trip: Path, copy: Path, content: bytes | str | None
-) -> None:
-    whole = copy.read_bytes()
-    copy.unlink()
-    if content is not None:
-        copy.write_bytes(content if isinstance(content, bytes) else whole[:40960])
-    done = holdfast("restore", copy, "--yes", "--db", trip)
-    assert done.code == 1
-    assert str(copy) in done.sentence
-    assert "doctor" not in done.sentence, "the store is not damaged"
-    assert conversation_ids(trip) == {TRIP, BRANCH}

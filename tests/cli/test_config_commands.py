@@ -87,13 +87,6 @@ def test_check_finds_mistakes_between_tables(configure: Configure, text: str, pl
     assert sorted(each.place for each in config_check.check_file(str(configure(text)))) == places
 
 
-def test_check_names_each_known_provider_once(configure: Configure) -> None:
-    file = configure("model = 'x'\n[providers.openai]\nwindow = 9\n[providers.lab]\n")
-    (wrong,) = config_check.check_file(str(file))
-    names = wrong.what.partition("(")[2].partition(")")[0].split(", ")
-    assert (names.count("openai"), names.count("lab")) == (1, 1)
-
-
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [("model = \n", ":1: The file is not valid TOML"), ("\x00", "is not valid TOML"), ("[a\nb]", "is not valid TOML")],
@@ -318,22 +311,6 @@ def test_edit_with_a_mistake_keeps_a_draft_for_the_next_edit(edit: Edit, home: P
     assert draft.read_text() == "modell = 1\n"
     assert edit("file.write_text(file.read_text()[:4] + 'l = \"offline\"')").code == 0
     assert mine.read_text() == 'model = "offline"'
-
-
-def test_draft_of_an_earlier_file_is_renamed_and_never_overwritten(
-    edit: Edit, home: Path, configure: Configure
-) -> None:
-    mine = configure("# first\n")
-    for _ in range(2):
-        assert edit("file.write_text('modell = 1\\n')").code == 1
-        mine.write_text(mine.read_text() + "# changed\n", "utf-8")
-        os.utime(mine, (1, 1))  # The order of the times does not matter.
-    done = edit(APPEND)
-    assert done.code == 0
-    assert mine.read_text() == '# first\n# changed\n# changed\nmodel = "offline"\n'
-    kept = sorted(home.glob("config.draft-*.toml"))
-    assert [each.read_text() for each in kept] == ["modell = 1\n"] * 2
-    assert any(str(each) in done.err for each in kept)
 
 
 @pytest.mark.parametrize(

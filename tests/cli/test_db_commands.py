@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import SessionDB, fault_points
 from tests.support import postgres
-from tests.support.cli_process import OFFLINE, Holdfast
+from tests.support.cli_process import Holdfast
 
 SECRET = "hunter2-of-nobody"
 
@@ -193,15 +193,6 @@ def test_role_is_told_of_an_older_or_newer_schema(holdfast: Holdfast, place: Pla
     assert (found["kind"], found["next"]) == ("version", "Upgrade Holdfast: pip install --upgrade holdfast")
 
 
-def test_role_copies_a_store_with_generated_ids(holdfast: Holdfast, place: Place, trip: Path) -> None:
-    assert holdfast("db", "init", place.owner, "--role", place.role).code == 0
-    with SessionDB(trip) as db:
-        db.memory.add("me", "likes tea")
-        db.mail.add_inbox_entry("other", "key", "text")
-    over = holdfast("db", "copy", trip, place.app, "--json")
-    assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3), over.err
-
-
 def test_only_the_owner_grants_access(holdfast: Holdfast, place: Place) -> None:
     with psycopg.connect(place.owner) as owner:
         owner.execute("CREATE TABLE somebody_elses (x bigint)")
@@ -254,17 +245,6 @@ def test_password_is_never_shown(holdfast: Holdfast) -> None:
     assert "127.0.0.1" in runs[0].sentence
     assert runs[0].code == 1
     assert "postgresql://me@127.0.0.1:1/store" in runs[4].out
-
-
-def test_address_in_the_settings_is_not_a_path(
-    holdfast: Holdfast, tmp_path: Path, configure: Callable[[str], Path], address: str
-) -> None:
-    configure(f"database = '{address}'\n")
-    assert holdfast("-p", "hello", **OFFLINE).code == 0
-    listed = holdfast("sessions", "list", "--json").data
-    assert len(listed["conversations"]) == 1
-    assert listed["database"].startswith("postgresql://")
-    assert not [entry for entry in tmp_path.rglob("*") if entry.name.startswith("postgresql")]
 
 
 @pytest.mark.parametrize("words", ["db status ADDRESS", "db init ADDRESS", "doctor --db ADDRESS", "-p x --db ADDRESS"])

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast import SessionDB, types
-from holdfast.cli import gateway_queues
 from holdfast.gateway import gateway, settings
 from holdfast.gateway.platforms.http import server
-from holdfast.store.mail import contacts, queue_status
+from holdfast.store.mail import contacts
 from tests.support import cli_process, documents, gateway_process, polling
 from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.provider_process import hanging_reply, reply, serve
@@ -78,13 +77,6 @@ def test_people_lists_who_is_allowed_and_denied(holdfast: Holdfast, configure: C
     assert "Remove the sender from `gateway.deny` first" in done.sentence
 
 
-def test_project_file_gives_no_access(holdfast: Holdfast, tmp_path: Path) -> None:
-    (tmp_path / ".holdfast.toml").write_text("[gateway.allow]\ntelegram = ['eve']\n", "utf-8")
-    done = holdfast("gateway", "people")
-    assert done.code == 2
-    assert "a project's file may not set `gateway`" in done.sentence
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -96,14 +88,6 @@ def test_usage_error_exits_with_2(holdfast: Holdfast, words: str) -> None:
     done = holdfast("gateway", *words.split())
     assert done.code == 2
     assert "--help`" in done.sentence
-
-
-@pytest.mark.parametrize("words", ["pair ABCD", "people", "status", "failed", "retry 1", "deny telegram 42 --forget"])
-def test_reading_command_creates_no_store(holdfast: Holdfast, home: Path, words: str) -> None:
-    done = holdfast("gateway", *words.split())
-    assert done.code == 1
-    assert "There is no database" in done.sentence
-    assert not (home / "holdfast.db").exists()
 
 
 @pytest.mark.parametrize(
@@ -131,20 +115,6 @@ def test_invalid_gateway_setting_is_reported_with_its_place(
 
 
 # --- queues ------------------------------------------------------------------------------------------
-
-
-def test_status_of_an_idle_gateway(holdfast: Holdfast) -> None:
-    holdfast("gateway", "allow", "telegram", "42")
-    found = holdfast("gateway", "status", "--json").data
-    assert (found["arrivals_open"], found["outgoing_open"], found["people"], found["claims"]) == (0, 0, 1, [])
-    assert holdfast("gateway", "status").out.splitlines() == [
-        "waiting     0 messages in 0 chats",
-        "running     none",
-        "unsent      none",
-        "failed      none",
-        "people      1 allowed, 0 denied; `holdfast gateway people` lists them",
-        "platforms   http at 127.0.0.1:8642: does not answer",
-    ]
 
 
 def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home: Path, configure: Configure) -> None:
@@ -183,14 +153,6 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         assert [each.text for each in db.mail.due_outgoing("telegram", now=waits.at + 100)] == ["The late"]
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_status_names_lists_that_are_cut(missing: int) -> None:
-    with SessionDB(":memory:") as db:
-        lost = [db.mail.post(types.NewOutgoing(text="Lost", **PLACE))] * (queue_status.DEFAULT_LIMIT - missing)
-    found = gateway_queues.QueueState({}, [], [], lost, [], [])
-    assert gateway_queues._status_to_json(found, [])["cut"] == ([] if missing else ["failed"])
-
-
 # --- the process -------------------------------------------------------------------------------------
 
 
@@ -208,24 +170,6 @@ def test_process_notifies_systemd_answers_and_stops(
     assert (left, heard) == (code, "STOPPING=1")
     assert json.loads(lines[-1])["message"] == "the gateway has stopped"
     assert not os.path.exists(gate.path)
-
-
-@pytest.mark.parametrize(
-    ("level", "requests"), [((), False), (("--log-level", "debug"), True)], ids=["default", "debug"]
-)
-def test_log_has_no_key_of_a_request_url(
-    tmp_path: Path, configure: Configure, level: tuple[str, ...], requests: bool
-) -> None:
-    configure(gateway_process.SETTINGS)
-    log = tmp_path / "log"
-    with serve(reply("Hello.")) as provider:
-        env = provider.env | {"OPENAI_BASE_URL": f"{provider.url}/v1?key=plain-words", "HOLDFAST_LOG": str(log)}
-        with gateway_process.start(tmp_path, *level, **env) as gate:
-            assert gate.ask("Hi") == "Hello."
-            _, lines = gate.stop(signal.SIGTERM)
-    for logged in ("\n".join(lines), log.read_text("utf-8")):
-        assert ("HTTP Request: POST" in logged) is requests
-        assert "plain-words" not in logged
 
 
 def test_systemd_unit_starts_the_gateway_and_waits_for_its_end() -> None:
@@ -296,19 +240,6 @@ def test_shared_port_is_taken_over_without_an_interruption(
             refused = holdfast("gateway", "--port", port, **OFFLINE)
             assert "Is a gateway running already?" in refused.sentence
             assert second.stop(signal.SIGTERM)[0] == 0
-
-
-def test_conversation_continues_after_a_kill(tmp_path: Path, home: Path, configure: Configure) -> None:
-    configure(gateway_process.SETTINGS)
-    with gateway_process.start(tmp_path) as gate:
-        gate.ask("Note: the harbour closes at nine.", key="1")
-        gate.process.kill()
-        gate.process.wait()
-    with gateway_process.start(tmp_path) as gate:
-        assert "nine" in gate.ask("When does the harbour close?", key="2")
-    with SessionDB(home / "holdfast.db") as db:
-        assert db.admin.fsck().ok
-        assert len(db.list_sessions()) == 1
 
 
 def test_second_signal_abandons_turns_that_the_next_process_answers(tmp_path: Path, configure: Configure) -> None:

@@ -41,14 +41,6 @@ def result_of(done: Run, form: str) -> dict[str, Any]:
 # --- the message ---------------------------------------------------------------------------------------
 
 
-def test_conversation_continues_in_the_next_process(tmp_path: Path) -> None:
-    first = cli_process.run(tmp_path, "-p", "My train leaves at 9:40.", env=OFFLINE)
-    assert (first.code, first.err) == (0, "")
-    second = cli_process.run(tmp_path, "-c", "-p", "When does my train leave?", env=OFFLINE)
-    assert second.code == 0
-    assert "9:40" in second.out
-
-
 @pytest.mark.parametrize(
     ("arguments", "piped", "message"),
     [
@@ -327,17 +319,6 @@ def test_max_cost_ends_a_turn_at_the_limit(
         assert holdfast("-p", "go", **provider.env).out.endswith("Done.\n")
 
 
-def test_max_cost_needs_a_known_price(holdfast: Holdfast, tmp_path: Path) -> None:
-    with serve(reply("Hello.")) as provider:
-        sentence = holdfast("-p", "hi", "--max-cost", "1", **provider.env).sentence
-        assert sentence.startswith("holdfast: The price of openai/played is not known, so the cost limit")
-        assert '`[models."openai/played"]` with `price = { input = 1.0, output = 4.0 }`' in sentence
-        assert provider.asked == []
-    (tmp_path / "notes.txt").write_text("The offline model is free, also when it calls a tool.\n", "utf-8")
-    done = holdfast("-p", "read the file notes.txt", "--max-cost", "1", **OFFLINE)
-    assert (done.code, "read_file" in done.err) == (0, True), done.err
-
-
 @pytest.mark.parametrize("form", FORMATS)
 def test_full_window_is_compacted_and_a_long_message_is_reported(
     holdfast: Holdfast, configure: Callable[[str], Path], tmp_path: Path, form: str
@@ -364,13 +345,6 @@ def test_full_window_is_compacted_and_a_long_message_is_reported(
     assert "The summary is an extract" in done.err
     answer = done.out if form == "text" else result_of(done, form)["final_response"]
     assert answer.strip() == (line * 180).strip()
-
-
-def test_log_is_written_only_on_request(holdfast: Holdfast, tmp_path: Path) -> None:
-    assert holdfast("-p", "hi", **OFFLINE).err == ""
-    assert os.listdir(tmp_path) == ["data"]
-    assert holdfast("-p", "hi", **OFFLINE, HOLDFAST_LOG=str(tmp_path / "log")).err == ""
-    assert set(os.listdir(tmp_path)) == {"data", "log"}
 
 
 # --- interruption --------------------------------------------------------------------------------------

@@ -71,15 +71,6 @@ def test_answer_of_a_command_is_the_same_in_every_format(holdfast: Holdfast, tal
     assert answer["text"] == result["result"]["final_response"] == document.data["final_response"]
 
 
-def test_title_and_branch_change_the_store(holdfast: Holdfast, talk: Path) -> None:
-    assert holdfast("-c", "-p", "/title Porto") == (0, "Title: Porto\n", "")
-    made = holdfast("-c", "-p", "/branch", "--output-format", "json").data
-    assert made["conversation_id"] != "talk"
-    with SessionDB(talk) as db:
-        assert db.resolve("Porto").conversation_id == "talk"
-        assert db.resolve(made["conversation_id"]).last_seq == 20
-
-
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])
 def test_retry_sends_the_message_again(holdfast: Holdfast, tmp_path: Path, form: str) -> None:
     assert holdfast("-p", "My train leaves at 9:40.").code == 0

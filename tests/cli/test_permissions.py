@@ -11,7 +11,7 @@ import pytest
 from holdfast import SessionDB
 from tests.support import replay_server
 from tests.support.cli_process import Holdfast
-from tests.support.provider_process import Provider, hanging_reply, reply, serve, tool_call
+from tests.support.provider_process import Provider, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
 ENTER, STOP = "\r", "\x03"
@@ -88,39 +88,6 @@ def test_always_is_stored_for_the_next_chat(tmp_path: Path) -> None:
             assert screen.leave() == 0
     grant = f"grant 1: shell(=ls -a) in {tmp_path}"
     assert [by for _, _, by in read_audit(tmp_path)] == ["at the terminal: always", grant]
-
-
-def test_ctrl_c_at_a_question_denies_and_stops_the_turn(tmp_path: Path) -> None:
-    with (
-        serve(run_command("touch made"), reply("Well.")) as provider,
-        open_terminal(tmp_path, env=provider.env, columns=200) as screen,
-    ):
-        screen.enter("go")
-        screen.wait_for(QUESTION)
-        screen.type(STOP)
-        screen.wait_for("Interrupted.")
-        assert screen.leave() == 0
-        assert screen.echoes()
-    assert not (tmp_path / "made").exists()
-    assert [allowed for _, allowed, _ in read_audit(tmp_path)] == [False]
-
-
-def test_keys_typed_before_a_question_do_not_answer_it(tmp_path: Path) -> None:
-    answers = hanging_reply("Once"), run_command("touch made"), reply("Well."), reply("Yes?")
-    with serve(*answers) as provider, open_terminal(tmp_path, env=provider.env, columns=200) as screen:
-        screen.enter("tell me")
-        screen.wait_for("Once")
-        screen.type(STOP)
-        screen.wait_for("Interrupted.")
-        screen.wait_for("> ")
-        screen.type(f"go{ENTER}y{ENTER}")
-        screen.wait_for(QUESTION)
-        assert not (tmp_path / "made").exists()
-        screen.type(f"n{ENTER}")
-        screen.wait_for("Well.")
-        screen.wait_for("Yes?")
-        assert screen.leave() == 0
-    assert not (tmp_path / "made").exists()
 
 
 def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None:

@@ -78,20 +78,6 @@ def test_change_of_the_folder_is_reported_to_user_and_model(holdfast: Holdfast, 
     assert listed["folder"] == str(tmp_path)
 
 
-def test_chat_reports_a_change_of_the_folder(home: Path, tmp_path: Path) -> None:
-    with SessionDB(home / "holdfast.db") as db:
-        create(db, "talk", Path("/work/trip"))
-        create(db, "shot", tmp_path, "cli")
-    with open_terminal(tmp_path, "-c", columns=200, env=OFFLINE) as screen:
-        screen.wait_for("continuing the most recent one, from /work/trip.")
-        screen.wait_for("About talk")
-        screen.enter("Hello.")
-        screen.wait_for("This conversation was in /work/trip. It continues in ")
-        screen.enter("/status")
-        screen.wait_for(f"folder        {tmp_path}")
-        assert screen.leave() == 0
-
-
 # --- resume --------------------------------------------------------------------------------------------
 
 

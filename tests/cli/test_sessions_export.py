@@ -44,15 +44,6 @@ def test_bytes_do_not_depend_on_the_encoding_and_terminals_are_safe(tmp_path: Pa
         assert "\x1b[2J" not in shown.out
 
 
-@pytest.mark.parametrize("form", ["markdown", "html"])
-def test_pages_have_titles_and_summaries(holdfast: Holdfast, trip: Path, form: str) -> None:
-    done = holdfast("sessions", "export", "last", TRIP, "--format", form, "--db", trip)
-    assert (done.code, done.err) == (0, "")
-    assert "Trip to Lisbon" in done.out
-    assert "They plan a trip." in done.out
-    assert done.out.count("<!DOCTYPE html>") == (form == "html")
-
-
 def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     file = tmp_path / "out" / "x.jsonl"
     file.parent.mkdir()
@@ -70,20 +61,6 @@ def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: 
     assert done.code == 1
     assert "Message 3 of conversation" in done.err.splitlines()[-1]
     assert (file.read_text(), os.listdir(file.parent)) == (whole, ["x.jsonl"])
-
-
-def test_device_is_never_replaced(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    assert holdfast("sessions", "export", "last", "--db", trip, "-o", "/dev/null").code == 0
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
-    done = cli_process.run(tmp_path, "sessions", "export", "--all", "--db", trip, "-o", "/dev/stdout")
-    assert done.out.count("\n") > 20
-    assert done.err == "3 conversations with 10 messages written to /dev/stdout.\n"
-
-
-def test_json_reports_what_was_written(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    data = holdfast("sessions", "export", TRIP, "--db", trip, "-o", tmp_path / "x", "--json").data
-    assert (data["file"], data["format"], data["conversations"]) == (str(tmp_path / "x"), "jsonl", 1)
-    assert (data["messages"], data["blobs"], data["lost_blobs"]) == (8, [], [])
 
 
 @pytest.mark.parametrize(
@@ -173,16 +150,6 @@ def test_forged_message_is_refused_with_its_line(holdfast: Holdfast, export: Pat
     assert not data["ok"]
 
 
-def test_conflicting_content_and_titles_are_reported(holdfast: Holdfast, export: Path, tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "other.db") as db:
-        db.create_session("other", source="test")
-        db.create_session("mine", source="test", title="Trip to Lisbon")
-    done = holdfast("sessions", "import", export, "--db", tmp_path / "other.db")
-    assert done.code == 1
-    assert "Conversation 'other' exists with other content" in done.err
-    assert f"{TRIP} has the new title 'Trip to Lisbon #2', because its own is taken." in done.err
-
-
 def test_deleted_or_pruned_conversation_is_imported_only_with_revive(
     holdfast: Holdfast, trip: Path, export: Path, album: Path, tmp_path: Path
 ) -> None:
@@ -200,16 +167,3 @@ def test_deleted_or_pruned_conversation_is_imported_only_with_revive(
     done = holdfast("sessions", "import", archive, "--revive", "--db", album)
     assert (done.code, done.out) == (0, "1 imported; 1 message and 1 attachment imported.\n")
     assert "--revive" in holdfast("sessions", "prune", "--help").out
-
-
-@pytest.mark.parametrize("content", [b"", b"hello\n", b"\xff\xfe", b"\0" * 100, None])
-def test_file_that_is_no_export_is_one_sentence(holdfast: Holdfast, tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "x").write_bytes(content)
-    done = holdfast("sessions", "import", tmp_path / "x", "--db", tmp_path / "other.db")
-    assert done.code == 1
-    if content is not None:
-        assert done.sentence == "holdfast: Line 1: this is not an export of Holdfast."
-    else:
-        assert done.sentence.endswith("cannot be read: No such file or directory.")
-        assert not (tmp_path / "other.db").exists()

@@ -55,12 +55,6 @@ def test_any_name_of_a_conversation_shows_its_transcript(holdfast: Holdfast, tri
     assert holdfast("sessions", "show", name, "--db", trip) == (0, TRANSCRIPT, "")
 
 
-def test_last_is_the_most_recently_active(holdfast: Holdfast, trip: Path) -> None:
-    done = holdfast("sessions", "show", "last", "--db", trip)
-    assert done.out.splitlines()[0] == "other"
-    assert done.out.endswith("    hi\n    (image)\n")
-
-
 def test_branch_shows_shared_messages_and_its_start(holdfast: Holdfast, trip: Path) -> None:
     lines = holdfast("sessions", "show", BRANCH, "--db", trip).out.splitlines()
     start = lines.index(f"── the branch {BRANCH} begins")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,15 +122,3 @@ def test_failed_start_is_a_document(holdfast: Holdfast, form: str, arguments: li
     result = check(done, form)
     assert sentence in result["error"]
     assert (result["failed"], result["exit_reason"]) == (True, "failed")
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("text", "env", "place"), [("colour = true\n", "", "`colour`"), ("", "unknown", "'unknown'")])
-def test_invalid_settings_are_reported_in_the_document(
-    holdfast: Holdfast, configure: Callable[[str], Path], form: str, text: str, env: str, place: str
-) -> None:
-    configure(text)
-    done = holdfast("-p", "hi", "--output-format", form, HOLDFAST_PROFILE=env)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "Run `holdfast config check` to list all mistakes." in done.err
-    assert place in check(done, form)["error"]
