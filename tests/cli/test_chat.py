@@ -12,7 +12,8 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.chat import chat
-from tests.support.cli_process import OFFLINE, read_log
+from tests.support import pty_terminal
+from tests.support.cli_process import OFFLINE, Holdfast, read_log
 from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
@@ -223,21 +224,76 @@ def test_lines_fit_the_terminal_and_its_encoding(tmp_path: Path, columns: int, e
         assert max(map(len, drawn)) <= columns
 
 
-def test_resized_terminal_keeps_the_conversation(tmp_path: Path) -> None:
-    with open_terminal(tmp_path, columns=80, env=OFFLINE) as screen:
-        screen.enter("My train leaves at 9:40.")
-        for columns in (20, 200, 1, 40, 80):
-            screen.resize(columns)
-        screen.wait_for("kept as message 1 ")
-        screen.enter("When does my train leave?")
-        screen.wait_for("9:40")
-        assert screen.leave() == 0
-    assert len(user_messages(tmp_path)) == 2
-
-
 def test_home_that_cannot_be_written_disables_only_the_history(tmp_path: Path) -> None:
     env = {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}
     with open_terminal(tmp_path, "--db", tmp_path / "own.db", env=env) as screen:
         screen.enter("Keep this note.")
         screen.wait_for("Noted")
         assert screen.leave() == 0
+
+
+# --- the first start ----------------------------------------------------------------------------------
+
+
+HINT = "holdfast config edit"
+
+
+def first_screen(home: Path, env: dict[str, str]) -> str:
+    with pty_terminal.open_terminal(home, columns=250, env=env) as screen:
+        screen.wait_for("created with your first message")
+        assert screen.leave() == 0
+        return " ".join(screen.shown.split())
+
+
+def test_chat_without_a_key_is_offline_and_names_the_settings_once(
+    tmp_path: Path, configure: Callable[[str], Path]
+) -> None:
+    shown = first_screen(tmp_path, {})
+    assert "holdfast/offline" in shown
+    assert "this is the built-in offline model" in shown
+    assert "There are no settings yet in ~/data/config.toml: run" in shown
+    again = first_screen(tmp_path, {})
+    assert "this is the built-in offline model" in again
+    assert HINT not in again
+    configure("model = 'offline'")
+    assert "There are no settings yet" not in first_screen(tmp_path, {"OPENAI_API_KEY": "key"})
+
+
+def test_one_message_names_each_provider_once(tmp_path: Path, holdfast: Holdfast) -> None:
+    done = holdfast("-p", "hello")
+    assert "I am the offline model" in done.out
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "Ollama"):
+        assert (done.err.count(key), done.out.count(key)) == (1, 0)
+    with serve(reply("Hello.")) as provider:
+        assert holdfast("-p", "hi", **provider.env) == (0, "Hello.\n", "")
+
+
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"])
+def test_chat_names_the_model_of_a_key_and_never_the_key(tmp_path: Path, variable: str) -> None:
+    shown = first_screen(tmp_path, {variable: "key-of-mine"})
+    assert f"Using {variable.partition('_')[0].lower()}/" in shown
+    assert f"because {variable} is set." in shown
+    assert "key-of-mine" not in shown
+    assert "because" not in first_screen(tmp_path, {variable: "key-of-mine"})
+
+
+# --- MCP servers --------------------------------------------------------------------------------------
+
+
+def test_list_shows_the_state_and_tools_of_servers(
+    holdfast: Holdfast, configure: Callable[[str], Path], mcp_settings: str
+) -> None:
+    none = holdfast("mcp", "list")
+    assert (none.code, none.out) == (0, "")
+    assert "[mcpServers.NAME]" in none.err
+    configure(mcp_settings)
+    done = holdfast("mcp", "list")
+    assert done.code == 0
+    good, bad = done.out.splitlines()
+    assert good.split() == ["good", "ready", "10", "tools"]
+    assert bad.split()[:4] == ["bad", "down", "0", "tools"]
+    assert "there is no program '/no/such/program'" in bad
+    good, bad = holdfast("mcp", "list", "--json").data["servers"]
+    assert good["tools"][0] == "good__t0"
+    assert (good["state"], good["why"], good["prompts"]) == ("ready", None, ["greet", "plain words"])
+    assert (bad["state"], bad["tools"]) == ("down", [])

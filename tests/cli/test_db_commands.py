@@ -11,7 +11,7 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from holdfast import SessionDB, fault_points
+from holdfast import SessionDB
 from tests.support import postgres
 from tests.support.cli_process import Holdfast
 
@@ -65,31 +65,6 @@ def test_copy_is_refused_or_reports_the_differences(holdfast: Holdfast, trip: Pa
         db.append_message("other", role="user", content="since then")
     run = holdfast("db", "copy", trip, tmp_path / "new.db", "--json")
     assert (run.code, run.data["ok"], run.data["differing"]) == (1, False, ["other"])
-
-
-class Stopped(BaseException):
-    """Raised where a copy would be killed."""
-
-
-def test_unfinished_copy_is_no_store(
-    holdfast: Holdfast, trip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(point: str) -> None:
-        if point == "copy.checked":
-            raise Stopped
-
-    half = tmp_path / "half.db"
-    with SessionDB(trip) as source, SessionDB(half) as target, monkeypatch.context() as patch:
-        patch.setattr(fault_points, "hook", stop)
-        with pytest.raises(Stopped):
-            source.admin.copy_to(target.admin)
-    refused = holdfast("sessions", "list", "--db", half)
-    assert refused.code == 1
-    assert "is an unfinished copy" in refused.sentence
-    assert "is an unfinished copy" in holdfast("-p", "hello", "--db", half).err
-    assert holdfast("db", "status", half, "--json").data["unfinished"] is True
-    assert holdfast("db", "copy", trip, half).code == 0
-    assert holdfast("sessions", "list", "--db", half).code == 0
 
 
 def test_status_of_a_file_shows_content_and_promises(holdfast: Holdfast, trip: Path) -> None:
@@ -172,25 +147,6 @@ def test_role_uses_the_store_that_the_owner_created(holdfast: Holdfast, place: P
     assert {each["kind"] for each in sound["findings"] if each["level"] == "problem"} == {"promise"}
     with psycopg.connect(place.app) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
         connection.execute("ALTER TABLE messages DISABLE TRIGGER ALL")
-
-
-def test_role_is_told_of_an_older_or_newer_schema(holdfast: Holdfast, place: Place) -> None:
-    init = ("db", "init", place.owner, "--role", place.role)
-    assert holdfast(*init).code == 0
-    with psycopg.connect(place.owner, autocommit=True) as owner:
-        owner.execute("DROP TABLE pins; UPDATE meta SET value = '1' WHERE key = 'schema_revision'")
-        older = holdfast("sessions", "list", "--db", place.app)
-        assert older.code == 1
-        assert "the table pins is missing, " in older.sentence
-        assert f"holdfast db init ADDRESS --role {place.role}" in older.sentence
-        assert holdfast(*init).code == 0
-        assert holdfast("sessions", "list", "--db", place.app).code == 0
-        owner.execute("UPDATE meta SET value = '2' WHERE key = 'schema_format'")
-    newer = holdfast("sessions", "list", "--db", place.app)
-    assert newer.code == 1
-    assert "schema 2" in newer.sentence
-    (found,) = holdfast("doctor", "--db", place.app, "--json").data["findings"]
-    assert (found["kind"], found["next"]) == ("version", "Upgrade Holdfast: pip install --upgrade holdfast")
 
 
 def test_only_the_owner_grants_access(holdfast: Holdfast, place: Place) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,6 @@ def test_naive_tables_fork_and_the_store_does_not(holdfast: Holdfast, tmp_path: 
 
 def check_kept_databases(folder: Path, data: dict[str, Any]) -> None:
     """Compare the printed figures with the databases."""
-    naive = sqlite3.connect(folder / "naive.db")
-    count = "SELECT count(*) FROM messages WHERE session = ? AND text <> '' AND text NOT LIKE '% %'"
-    rows = naive.execute("SELECT id, parent, ended FROM sessions ORDER BY rowid").fetchall()
-    assert data["naive"]["sessions"] == [
-        {"id": name, "parent": parent, "live": ended is None, "messages": naive.execute(count, (name,)).fetchone()[0]}
-        for name, parent, ended in rows
-    ]
-    naive.close()
     with SessionDB(folder / "holdfast.db") as db:
         assert db.admin.fsck().ok
         sessions = [(session.id, session.message_count) for session in db.sessions("start")]

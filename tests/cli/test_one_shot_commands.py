@@ -10,7 +10,6 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.agent import commands
-from holdfast.app import models
 from tests.support import cli_in_process, cli_process, polling
 from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.provider_process import hanging_reply, serve
@@ -96,11 +95,6 @@ def test_standard_input_is_never_a_command(holdfast: Holdfast, tmp_path: Path) -
     assert done.code == 2
     assert "standard input" in done.sentence
     assert holdfast("-c", "-p", "/title Mine", piped=b"").code == 0
-
-
-def test_offline_model_is_announced_only_when_it_answers(holdfast: Holdfast, talk: Path) -> None:
-    assert holdfast("-c", "-p", "/retry", HOLDFAST_MODEL="").err == f"{models.ADVICE}\n"
-    assert holdfast("-c", "-p", "/usage", HOLDFAST_MODEL="").err == ""
 
 
 # --- refused -------------------------------------------------------------------------------------------

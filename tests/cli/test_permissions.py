@@ -143,20 +143,6 @@ def test_script_runs_only_what_is_allowed(
         assert [found for _, _, found in read_audit(tmp_path)] == [by]
 
 
-def test_project_rules_and_invalid_rules_are_refused(
-    holdfast: Holdfast, tmp_path: Path, configure: Callable[[str], Path]
-) -> None:
-    (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
-    project = holdfast("-p", "go")
-    assert project.code == 2
-    assert "a project's file may not set `permissions`" in project.err
-    (tmp_path / ".holdfast.toml").unlink()
-    configure('[permissions]\nallow = ["shell(git"]\n')
-    invalid = holdfast("-p", "go")
-    assert invalid.code == 2
-    assert "config.toml: `permissions.allow`: 'shell(git' is not a valid rule." in invalid.err
-
-
 # --- the audit -----------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,9 @@
-"""`sessions list` and `sessions tree`: one line per conversation, and the lineage of sessions and branches."""
+"""`sessions list`, `sessions tree` and `sessions search`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,19 +45,9 @@ def test_limit_is_applied_and_reported(holdfast: Holdfast, trip: Path, command: 
 def test_list_as_json(holdfast: Holdfast, trip: Path) -> None:
     data = holdfast("sessions", "list", "--json", "--db", trip).data
     assert (data["database"], data["more"]) == (str(trip), False)
-    assert data["conversations"][2] == {
-        "id": TRIP,
-        "title": "Trip to Lisbon",
-        "owner": "",
-        "source": "cli",
-        "messages": 8,
-        "last_active": 1_780_000_420.0,
-        "live": True,
-        "end_reason": None,
-        "folder": "/work/trip",
-        "head": THIRD,
-        "begins": "message 1",
-    }
+    place = {"id": TRIP, "head": THIRD, "owner": "", "source": "cli", "folder": "/work/trip", "title": "Trip to Lisbon"}
+    state = {"messages": 8, "last_active": 1_780_000_420.0, "live": True, "end_reason": None, "begins": "message 1"}
+    assert data["conversations"][2] == place | state
     sessions = holdfast("sessions", "list", "--json", "--all", "--db", trip).data["sessions"]
     ended = next(session for session in sessions if session["id"] == SECOND)
     assert (ended["conversation_id"], ended["parent_session_id"], ended["message_count"]) == (TRIP, TRIP, 2)
@@ -168,3 +160,80 @@ def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, 
         done = holdfast("sessions", "tree", "b1199", *arguments, "--db", path)
         assert (done.code, done.err) == (0, "")
         assert all(f"b{number}" in done.out for number in range(1_200))
+
+
+# --- search -------------------------------------------------------------------------------------------
+
+
+def test_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.append_message("other", role="user", content="a walrus \x1b[31mred\x1b]0;title\x07")
+    done = holdfast("sessions", "search", "only", "in", "the", "branches", "--db", trip)
+    assert (done.code, done.err) == (0, "")
+    place = f"{BRANCH} 6 user 2026-05-28 20:34  Trip to Lisbon #2"
+    assert done.out.splitlines()[:2] == [place, "   only in the branch"]
+    assert "\x1b" not in holdfast("sessions", "search", "walrus", "--db", trip).out
+    nothing = holdfast("sessions", "search", "zebra", "--db", trip)
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "Nothing found" in nothing.err
+
+
+def test_json_has_hits_with_neighbours(holdfast: Holdfast, trip: Path) -> None:
+    data = holdfast("sessions", "search", '"message 3"', "--json", "--neighbours", "1", "--db", trip).data
+    (hit,) = data["hits"]
+    assert (hit["conversation_id"], hit["seq"], hit["content"]) == (TRIP, 3, "message 3")
+    assert hit["title"] == "Trip to Lisbon"
+    assert [message["content"] for message in hit["before"] + hit["after"]] == ["message 2", "message 4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "seqs"),
+    [
+        (["--role", "tool"], [8]),
+        (["--role", "user"], []),
+        (["--tool", "ls"], [8]),
+        (["--in", "Trip to Lisbon"], [8]),
+        (["--after", "2026-05-28 20:33"], [8]),
+        (["--after", "2026-05-28T20:34:00"], []),
+        (["--before", "2026-05-28"], []),
+        (["--before", "2026-05-29", "--after", "2026-05-28"], [8]),
+    ],
+)
+def test_filters_narrow_the_search(holdfast: Holdfast, trip: Path, options: list[str], seqs: list[int]) -> None:
+    done = holdfast("sessions", "search", '"etc home"', *options, "--json", "--db", trip)
+    assert [hit["seq"] for hit in done.data["hits"]] == seqs
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("", 2), ("x --role king", 2), ("x --limit 0", 2), ("x --after soon", 2), ("x --in nowhere", 1)]
+)
+def test_invalid_filter_is_one_sentence(holdfast: Holdfast, trip: Path, words: str, code: int) -> None:
+    done = holdfast("sessions", "search", *words.split(), "--db", trip)
+    assert done.code == code
+    assert "%" not in done.sentence
+
+
+LOCK = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_locked_index_is_searched_with_a_warning(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.admin.update_search_index()
+        db.append_message("other", role="user", content="message of the last minute")
+    command = [sys.executable, "-c", LOCK, f"{trip}.search"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        done = holdfast("sessions", "search", '"message 3"', "--json", "--db", trip)
+        late = holdfast("sessions", "search", "minute", "--db", trip)
+        locker.communicate("")
+    assert (done.code, [hit["seq"] for hit in done.data["hits"]]) == (0, [3])
+    assert "newest messages may be missing" in done.err
+    assert (late.code, late.out) == (1, "")
+    assert holdfast("sessions", "search", "minute", "--db", trip).code == 0

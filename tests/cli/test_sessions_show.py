@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, content_parts
+from holdfast import SessionDB
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
 from tests.support import pty_terminal
 from tests.support.cli_process import Holdfast
@@ -75,20 +75,6 @@ def test_context_is_what_the_model_receives(holdfast: Holdfast, trip: Path) -> N
     assert [message["content"] for message in data["messages"]] == [message.content for message in context]
     assert (data["epoch"], data["last_seq"], data["cut_seq"]) == (context.epoch, context.last_seq, context.cut_seq)
     assert data["compaction"]["summary"] == "They plan a trip."
-
-
-def test_note_for_the_model_is_shown_only_in_the_context(holdfast: Holdfast, tmp_path: Path) -> None:
-    path, text = tmp_path / "noted.db", {"type": "text", "text": "Hello"}
-    with SessionDB(path) as db:
-        db.create_session("noted", source="test")
-        db.append_message("noted", role="user", content=[content_parts.note("It is Sunday."), text])
-        db.append_message("noted", role="assistant", content=[text, content_parts.cut("The answer broke off here.")])
-    shown = holdfast("sessions", "show", "noted", "--db", path).out
-    assert "Sunday" not in shown
-    assert shown.count("    Hello\n") == 2
-    assert "[The answer broke off here.]" in shown
-    assert "    It is Sunday.\n    Hello\n" in holdfast("sessions", "show", "noted", "--context", "--db", path).out
-    assert "Sunday" in holdfast("sessions", "show", "noted", "--json", "--db", path).out
 
 
 def test_json_has_every_message_with_state_and_metadata(holdfast: Holdfast, trip: Path) -> None:

@@ -27,12 +27,6 @@ def test_script_is_accepted_by_its_shell(holdfast: Holdfast, shell: str) -> None
         assert (read.returncode, read.stderr) == (0, "")
 
 
-def test_unknown_shell_is_a_usage_error(holdfast: Holdfast) -> None:
-    done = holdfast("completion", "tcsh")
-    assert done.code == 2
-    assert "bash" in done.sentence
-
-
 def test_bash_completes_with_the_script(tmp_path: Path) -> None:
     (tmp_path / "holdfast").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
     (tmp_path / "holdfast").chmod(0o755)

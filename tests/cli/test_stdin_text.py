@@ -101,24 +101,36 @@ def test_text_of_megabytes_is_accepted(tmp_path: Path) -> None:
     assert len(result["messages"][0]["content"][-1]["text"]) > 5_000_000
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["text", *FORMS])
 @pytest.mark.parametrize(
-    ("arguments", "sentence"),
+    ("arguments", "env", "sentence"),
     [
-        (["--model", "unknown/x"], "is not a model name"),
-        (["--db", "."], "is a directory"),
-        (["-c"], "There is no database"),
-        (["-r"], "Name the conversation"),
-        (["-c", "-r", "x"], "not both"),
-        (["--profile", "unknown"], "no profile 'unknown'"),
-        (["--max-steps", "none"], "'none' is not a valid integer"),
+        (["--model", "bogus"], {}, "provider/model"),
+        (["--model", "openai/x"], {}, "OPENAI_API_KEY"),
+        (["--db", "notes.txt"], OFFLINE, "not a database"),
+        (["--db", "notes.txt/x.db"], OFFLINE, "notes.txt"),
+        (["--db", "."], OFFLINE, "is a directory"),
+        ([], {**OFFLINE, "HOLDFAST_LOG": "none/log"}, "log"),
+        ([], {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}, "/proc/none"),
+        (["-c"], OFFLINE, "There is no database"),
+        (["-r"], OFFLINE, "Name the conversation"),
+        (["-c", "-r", "x"], OFFLINE, "not both"),
+        (["--profile", "unknown"], OFFLINE, "no profile 'unknown'"),
+        ([], {"HOLDFAST_PROFILE": "unknown"}, "Run `holdfast config check` to list all mistakes."),
+        (["--max-steps", "none"], OFFLINE, "'none' is not a valid integer"),
     ],
 )
-def test_failed_start_is_a_document(holdfast: Holdfast, form: str, arguments: list[str], sentence: str) -> None:
-    done = holdfast("-p", "hi", "--output-format", form, *arguments, **OFFLINE)
+def test_failed_start_is_one_sentence_and_a_document(
+    holdfast: Holdfast, tmp_path: Path, form: str, arguments: list[str], env: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("some notes\n" * 1000)
+    done = holdfast("-p", "hi", "--output-format", form, *arguments, **env)
     assert done.code in (1, 2)
     assert sentence in done.err
     assert done.err.count("\n") == 1
-    result = check(done, form)
-    assert sentence in result["error"]
-    assert (result["failed"], result["exit_reason"]) == (True, "failed")
+    if form == "text":
+        assert done.out == ""
+    else:
+        result = check(done, form)
+        assert sentence.split("`", maxsplit=1)[0] in f"{result['error']}Run "
+        assert (result["failed"], result["exit_reason"]) == (True, "failed")

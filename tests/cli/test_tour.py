@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import cli_process, polling, pty_terminal
+from tests.support import cli_process, polling
 from tests.support.cli_process import Holdfast
 
 ROOT = Path(__file__).parents[2]
@@ -33,12 +33,6 @@ def test_tour_shows_tools_compaction_and_recall_and_touches_no_file(holdfast: Ho
         assert text in rest, text
         rest = rest.partition(text)[2]
     assert os.listdir(tmp_path) == [".holdfast.toml"]
-
-
-def test_tour_fits_a_narrow_ascii_terminal(tmp_path: Path) -> None:
-    done = pty_terminal.run(tmp_path, "tour", columns=40, env={"PYTHONIOENCODING": "ascii"})
-    assert done.code == 0
-    assert "Compacted up to message" in done.words
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe can only be set on Linux")
