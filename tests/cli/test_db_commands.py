@@ -67,14 +67,6 @@ def test_copy_is_refused_or_reports_the_differences(holdfast: Holdfast, trip: Pa
     assert (run.code, run.data["ok"], run.data["differing"]) == (1, False, ["other"])
 
 
-def test_status_of_a_file_shows_content_and_promises(holdfast: Holdfast, trip: Path) -> None:
-    run = holdfast("db", "status", trip, "--json")
-    assert (run.code, run.data["ok"], run.data["engine"]) == (0, True, "SQLite")
-    assert (run.data["conversations"], run.data["messages"]) == (3, 10)
-    assert [promise["name"] for promise in run.data["promises"]] == [f"P{number}" for number in range(1, 9)]
-    assert "P8 holds" in holdfast("db", "status", trip).out
-
-
 def test_reading_command_creates_no_store_on_a_server(holdfast: Holdfast, address: str) -> None:
     for command in (
         ["db", "status", address],

@@ -7,11 +7,9 @@ import json
 import os
 import re
 import signal
-import socket
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -183,14 +181,6 @@ def test_systemd_unit_starts_the_gateway_and_waits_for_its_end() -> None:
     assert float(unit["Service"]["TimeoutStopSec"]) > grace
 
 
-def post(address: str, text: str) -> str:
-    body = json.dumps({"model": "holdfast", "messages": [{"role": "user", "content": text}]}).encode()
-    request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=cli_process.PATIENCE) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return str(found["choices"][0]["message"]["content"])
-
-
 def test_default_gateway_logs_the_command_to_reach_it(tmp_path: Path) -> None:
     with gateway_process.start(tmp_path, "--port", "0") as gate:
         line = gate.process.stderr.readline()
@@ -199,7 +189,11 @@ def test_default_gateway_logs_the_command_to_reach_it(tmp_path: Path) -> None:
         assert f"curl {address[0]}/v1/chat/completions" in line
         with urllib.request.urlopen(f"{address[0]}/health", timeout=cli_process.PATIENCE) as answer:
             assert json.load(answer)["live"]
-        assert "offline model" in post(address[0], "Hello")
+        body = json.dumps({"model": "holdfast", "messages": [{"role": "user", "content": "Hello"}]}).encode()
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{address[0]}/v1/chat/completions", body, headers)
+        with urllib.request.urlopen(request, timeout=cli_process.PATIENCE) as answer:
+            assert "offline model" in json.load(answer)["choices"][0]["message"]["content"]
         assert gate.stop(signal.SIGTERM)[0] == 0
 
 
@@ -221,25 +215,6 @@ def test_gateway_that_cannot_start_is_one_sentence(
     done = holdfast("gateway", *arguments, **OFFLINE)
     assert done.code == 1
     assert what in done.sentence
-
-
-def test_shared_port_is_taken_over_without_an_interruption(
-    tmp_path: Path, configure: Configure, holdfast: Holdfast
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    configure("[gateway.http]\nshare = true\n")
-    address = f"http://127.0.0.1:{port}"
-    with gateway_process.start(tmp_path, "--port", port) as first:
-        post(address, "Note: the harbour closes at nine.")
-        with gateway_process.start(tmp_path, "--port", port) as second:
-            assert first.stop(signal.SIGTERM)[0] == 0
-            assert post(address, "Hello")
-            configure("")
-            refused = holdfast("gateway", "--port", port, **OFFLINE)
-            assert "Is a gateway running already?" in refused.sentence
-            assert second.stop(signal.SIGTERM)[0] == 0
 
 
 def test_second_signal_abandons_turns_that_the_next_process_answers(tmp_path: Path, configure: Configure) -> None:

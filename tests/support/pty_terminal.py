@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import select
-import signal
 import struct
 import subprocess
 import termios
@@ -42,11 +41,6 @@ class Terminal:
     def shown(self) -> str:
         """The screen, and the rows that were scrolled away above it."""
         return self._screen.shown
-
-    def resize(self, columns: int, rows: int = 24) -> None:
-        """Change the size, and notify the program as terminals do."""
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        os.killpg(self.process.pid, signal.SIGWINCH)
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
