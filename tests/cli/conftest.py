@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
 from tests.support import cli_in_process, cli_process
+from tests.support.cli_process import Configure
 
 TRIP, SECOND, THIRD, BRANCH = (
     "20260528_000000_aaaaaa",
@@ -17,7 +17,6 @@ TRIP, SECOND, THIRD, BRANCH = (
     "20260528_003000_dddddd",
     "20260529_ccc",
 )
-
 
 MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_raw_server.py"
 
@@ -40,7 +39,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def configure(home: Path) -> Callable[[str], Path]:
+def configure(home: Path) -> Configure:
     """Write the user's settings, and return the path of the file."""
 
     def write(text: str) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from holdfast import SessionDB
 from holdfast.store import store_meta
 from tests.cli.conftest import BRANCH, TRIP
 from tests.support import cli_process
-from tests.support.cli_process import Holdfast
+from tests.support.cli_process import Configure, Holdfast
 
 ALL = {TRIP, BRANCH, "other"}
 
@@ -52,7 +51,7 @@ def test_backup_replaces_another_file_only_on_request(holdfast: Holdfast, trip: 
 
 
 def test_scheduled_backup_is_made_only_when_due(
-    holdfast: Holdfast, trip: Path, home: Path, configure: Callable[[str], Path]
+    holdfast: Holdfast, trip: Path, home: Path, configure: Configure
 ) -> None:
     configure('[backup]\nfolder = "copies"\nevery_hours = 24\nkeep = 2\n')
     store = {"HOLDFAST_DB": str(trip)}

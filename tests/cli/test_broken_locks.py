@@ -10,6 +10,7 @@ import pytest
 
 from holdfast import NewMessage, SessionDB
 from tests.support import cli_process, gateway_process, polling, provider_process
+from tests.support.cli_process import Configure
 
 BROKEN = """
 import os
@@ -58,7 +59,7 @@ def drive_gateway(home: Path, env: Env) -> None:
 )
 def test_program_without_locks_answers_compacts_and_warns_once(
     tmp_path: Path,
-    configure: Callable[[str], Path],
+    configure: Configure,
     drive: Callable[[Path, Env], None],
     how: str,
     processes: int,

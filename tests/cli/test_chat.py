@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from holdfast import SessionDB
 from holdfast.chat import chat
 from tests.support import pty_terminal
-from tests.support.cli_process import OFFLINE, Holdfast, read_log
+from tests.support.cli_process import OFFLINE, Configure, Holdfast, read_log
 from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
@@ -140,9 +139,7 @@ def test_tab_completes_and_the_arrow_recalls_a_line(tmp_path: Path) -> None:
     assert "+/status\n" in history.read_text()
 
 
-def test_mcp_servers_offer_tools_and_prompts(
-    tmp_path: Path, configure: Callable[[str], Path], mcp_settings: str
-) -> None:
+def test_mcp_servers_offer_tools_and_prompts(tmp_path: Path, configure: Configure, mcp_settings: str) -> None:
     configure(mcp_settings)
     with (
         serve(reply("Hello."), reply("Hello, Ann.")) as provider,
@@ -245,9 +242,7 @@ def first_screen(home: Path, env: dict[str, str]) -> str:
         return " ".join(screen.shown.split())
 
 
-def test_chat_without_a_key_is_offline_and_names_the_settings_once(
-    tmp_path: Path, configure: Callable[[str], Path]
-) -> None:
+def test_chat_without_a_key_is_offline_and_names_the_settings_once(tmp_path: Path, configure: Configure) -> None:
     shown = first_screen(tmp_path, {})
     assert "holdfast/offline" in shown
     assert "this is the built-in offline model" in shown
@@ -280,9 +275,7 @@ def test_chat_names_the_model_of_a_key_and_never_the_key(tmp_path: Path, variabl
 # --- MCP servers --------------------------------------------------------------------------------------
 
 
-def test_list_shows_the_state_and_tools_of_servers(
-    holdfast: Holdfast, configure: Callable[[str], Path], mcp_settings: str
-) -> None:
+def test_list_shows_the_state_and_tools_of_servers(holdfast: Holdfast, configure: Configure, mcp_settings: str) -> None:
     none = holdfast("mcp", "list")
     assert (none.code, none.out) == (0, "")
     assert "[mcpServers.NAME]" in none.err

@@ -13,9 +13,8 @@ import pytest
 from holdfast import config, errors
 from holdfast.cli import config_check
 from tests.support import cli_commands
-from tests.support.cli_process import Holdfast, Run
+from tests.support.cli_process import Configure, Holdfast, Run
 
-Configure = Callable[[str], Path]
 WRONG = """\
 modell = "x"
 model = "nobody/some-model"
@@ -87,17 +86,11 @@ def test_check_finds_mistakes_between_tables(configure: Configure, text: str, pl
     assert sorted(each.place for each in config_check.check_file(str(configure(text)))) == places
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [("model = \n", ":1: The file is not valid TOML"), ("\x00", "is not valid TOML"), ("[a\nb]", "is not valid TOML")],
-)
-def test_check_reports_invalid_toml_as_one_mistake(
-    holdfast: Holdfast, configure: Configure, text: str, sentence: str
-) -> None:
-    configure(text)
+def test_check_reports_invalid_toml_as_one_mistake(holdfast: Holdfast, configure: Configure) -> None:
+    configure("model = \n")
     done = holdfast("config", "check")
     assert (done.code, done.out.count("\n")) == (1, 1)
-    assert sentence in done.out
+    assert ":1: The file is not valid TOML" in done.out
 
 
 def test_check_reports_settings_that_a_project_may_not_set(holdfast: Holdfast, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
 from tests.cli.conftest import TRIP
 from tests.support import cli_process, pty_terminal
-from tests.support.cli_process import Holdfast, Run
+from tests.support.cli_process import Configure, Holdfast, Run
 
 
 def change_schema(path: Path, *statements: str) -> None:
@@ -273,7 +273,7 @@ def test_fix_removes_drafts_of_dead_processes(doctor: Doctor, trip: Path, tmp_pa
 
 
 def test_overdue_and_failed_backups_are_reported(
-    doctor: Doctor, holdfast: Holdfast, trip: Path, home: Path, configure: Callable[[str], Path]
+    doctor: Doctor, holdfast: Holdfast, trip: Path, home: Path, configure: Configure
 ) -> None:
     def notes() -> list[str]:
         found = doctor()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
 from tests.support import replay_server
-from tests.support.cli_process import Holdfast
+from tests.support.cli_process import Configure, Holdfast
 from tests.support.provider_process import Provider, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
@@ -35,7 +34,7 @@ def read_audit(home: Path) -> list[tuple[str, bool, str]]:
 
 
 @pytest.fixture(autouse=True)
-def _no_review(configure: Callable[[str], Path]) -> None:
+def _no_review(configure: Configure) -> None:
     configure(NO_REVIEW)
 
 
@@ -126,7 +125,7 @@ def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None
 def test_script_runs_only_what_is_allowed(
     holdfast: Holdfast,
     tmp_path: Path,
-    configure: Callable[[str], Path],
+    configure: Configure,
     rules: str,
     arguments: list[str],
     command: str,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
 from tests.cli.conftest import BRANCH, TRIP
 from tests.support import pty_terminal
-from tests.support.cli_process import Holdfast, Run
+from tests.support.cli_process import Configure, Holdfast, Run
 
 ALL = {TRIP, BRANCH, "other"}
 
@@ -217,7 +216,7 @@ def test_prune_archives_what_it_removes(holdfast: Holdfast, trip: Path, tmp_path
     assert os.path.exists(tmp_path / "a.jsonl")
 
 
-def test_prune_uses_the_settings(holdfast: Holdfast, trip: Path, home: Path, configure: Callable[[str], Path]) -> None:
+def test_prune_uses_the_settings(holdfast: Holdfast, trip: Path, home: Path, configure: Configure) -> None:
     configure('[retention]\nolder_than_days = 0\nmax_size = "1GB"\narchive = "old"\n')
     assert str(home / "old") in holdfast("sessions", "prune", "--db", trip).err
     assert conversation_ids(trip) == ALL

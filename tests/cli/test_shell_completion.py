@@ -14,7 +14,7 @@ from holdfast import SessionDB
 from holdfast.cli import program, shell_completion
 from tests.cli.conftest import BRANCH, TRIP
 from tests.support import cli_process
-from tests.support.cli_process import Holdfast
+from tests.support.cli_process import Configure, Holdfast
 
 
 @pytest.mark.parametrize("shell", shell_completion.SHELLS)
@@ -85,7 +85,7 @@ def test_conversations_are_offered_by_id_or_title(complete: Complete, trip: Path
 
 
 def test_missing_store_and_invalid_settings_offer_nothing(
-    complete: Complete, tmp_path: Path, configure: Callable[[str], Path]
+    complete: Complete, tmp_path: Path, configure: Configure
 ) -> None:
     assert complete("sessions", "show", "--db", "none.db", "") == []
     assert not (tmp_path / "none.db").exists()

@@ -49,6 +49,9 @@ class Run(NamedTuple):
 Holdfast = Callable[..., Run]
 """The fixture that runs the program: words and `piped` bytes; keywords are variables of the environment."""
 
+Configure = Callable[[str], Path]
+"""The fixture that writes the user's settings, and returns the path of the file."""
+
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build an isolated environment: its own home, a fixed time zone, warnings as errors."""
