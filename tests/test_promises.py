@@ -65,13 +65,6 @@ def test_setting_breaks_only_its_promises(status: dict[str, Any], expected: list
     assert broken_promises(status) == expected
 
 
-def test_asynchronous_standby_is_named() -> None:
-    (first, *_) = promises.evaluate(server(standby("sync"), standby("async", "third")))
-    (breach,) = first.breaches
-    assert breach.when == "when third takes over"
-    assert "third is an asynchronous standby" in breach.why
-
-
 @pytest.mark.parametrize(
     ("status", "word"),
     [

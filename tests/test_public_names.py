@@ -232,13 +232,17 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
     "not Unicode": lambda db: say(db, MARK + "\ud800"),
     "not Unicode in a call": lambda db: say(db, "", tool_calls=[{"id": "c", "arguments": MARK + "\ud800"}]),
     "not JSON": lambda db: say(db, [{"text": MARK, "more": object()}]),
-    "not given back": lambda db: say(db, [{"text": MARK.encode()}]),
     "too deep": lambda db: say(db, deep(MARK)),
     "too long": lambda db: say(db, MARK * (5 * 1024 * 1024)),
-    "uid reused": lambda db: say(db, MARK, uid="taken"),
+    "neither text nor parts": lambda db: say(db, {"text": MARK}),
+    "bad role": lambda db: say(db, MARK, role="robot"),
+    "not given back": lambda db: say(db, [{"text": MARK.encode()}]),
+    "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
+    "summary beyond the log": lambda db: summarize(db, cut_seq=99),
     "uid reused in a batch": lambda db: db.append_messages(
         "talk", [{"role": "user", "content": text, "uid": "u"} for text in (MARK, MARK + "2")]
     ),
+    "uid reused": lambda db: say(db, MARK, uid="taken"),
     "unknown key": lambda db: db.append_messages("talk", [{"role": "user", "content": MARK, "extra": MARK}]),
     "superseded": lambda db: say(db, MARK, expect_head=True),
     "route moved": lambda db: db.append_message(
@@ -248,11 +252,8 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
         "UPDATE messages SET body = ?", (MARK,)
     ),
     "summary not Unicode": lambda db: summarize(db, summary=MARK + "\ud800"),
-    "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
-    "budget not JSON": lambda db: db.update_budget("talk", 0, {"x": MARK, "y": object()}),
     "budget too long": lambda db: db.update_budget("talk", 0, {"x": MARK * 10_000}),
     "memory too long": lambda db: db.memory.add("o", MARK * 1_000),
-    "memory revised to nothing that is there": lambda db: db.memory.update("o", 9, MARK),
     "inbound not Unicode": lambda db: db.mail.add_inbox_entry("talk", "k", MARK + "\ud800"),
     "inbound key used twice": lambda db: [db.mail.add_inbox_entry("talk", "k", text) for text in (MARK, MARK + "!")],
     "process not Unicode": lambda db: db.processes.record_start(conversations.process("p", "talk", MARK + "\ud800")),
