@@ -154,12 +154,12 @@ def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, 
     with SessionDB(path, durability="process-crash") as db:
         db.create_session("b0", source="test")
         db.append_message("b0", role="user", content="hi")
-        for number in range(1, 1_200):
+        for number in range(1, 1_050):
             db.branch(f"b{number - 1}", branch_id=f"b{number}")
     for arguments in ([], ["--json"]):
-        done = holdfast("sessions", "tree", "b1199", *arguments, "--db", path)
+        done = holdfast("sessions", "tree", "b1049", *arguments, "--db", path)
         assert (done.code, done.err) == (0, "")
-        assert all(f"b{number}" in done.out for number in range(1_200))
+        assert all(f"b{number}" in done.out for number in range(1_050))
 
 
 # --- search -------------------------------------------------------------------------------------------
