@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 LINES = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
 
 
-def test_every_dependency_is_pinned_to_a_version_that_is_allowed() -> None:
+def test_every_dependency_is_pinned_to_an_allowed_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"].values()
     wanted = [*project["dependencies"], *(each for extra in extras for each in extra)]

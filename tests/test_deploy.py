@@ -1,8 +1,4 @@
-"""The page on where a store lives, played: what stands behind a `$` is run in order, and prints what stands below it.
-
-The server is a real one that keeps every promise, behind TLS and under the name the page gives it; its clients are
-those that came with it. The program runs within this process.
-"""
+"""The page about deployment: its commands run in order on a server with TLS and fsync, and print what it shows."""
 
 from __future__ import annotations
 
@@ -17,13 +13,11 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from tests import test_guide
-from tests.support import cli_in_process, postgres, tls
+from tests.support import cli_in_process, documents, postgres, tls
 
-PAGE = test_guide.ROOT / "docs" / "deploy.md"
+PAGE = documents.ROOT / "docs" / "deploy.md"
 HOST = "db.example"
-# What is somebody else's to run.
-LEFT = ("pip ",)
+SKIPPED = ("pip ",)
 
 
 class Ran(NamedTuple):
@@ -31,8 +25,8 @@ class Ran(NamedTuple):
     out: str
 
 
-class Desk:
-    """One shell, in a home of its own."""
+class Shell:
+    """A shell with its own home."""
 
     def __init__(self, home: Path, port: int) -> None:
         self.home = home
@@ -41,7 +35,7 @@ class Desk:
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
             "HOME": str(home),
             "HOLDFAST_MODEL": "offline",
-            "PGHOSTADDR": "127.0.0.1",  # where the name leads to here
+            "PGHOSTADDR": "127.0.0.1",  # the address of the name
             "PGPORT": str(port),
         }
 
@@ -56,7 +50,7 @@ class Desk:
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=self.home,
-            env={**self._env, "PGOPTIONS": "-csynchronous_commit=off"},  # nobody waits for the disk but the store
+            env={**self._env, "PGOPTIONS": "-csynchronous_commit=off"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -68,7 +62,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def shell(tmp_path: Path) -> Iterator[Shell]:
     signed = tls.Authority(tmp_path / ".postgresql")
     signed.root.rename(signed.root.with_name("root.crt"))
     (tmp_path / ".local" / "share").mkdir(parents=True)
@@ -79,20 +73,20 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
             admin.execute(f"CREATE ROLE postgres SUPERUSER LOGIN PASSWORD '{server.address.password}'")
         (tmp_path / ".pgpass").write_text(f"{HOST}:*:*:postgres:{server.address.password}\n")
         (tmp_path / ".pgpass").chmod(0o600)
-        yield Desk(tmp_path, front.port)
+        yield Shell(tmp_path, front.port)
         assert front.encrypted
 
 
-def test_what_stands_behind_a_dollar_prints_what_stands_below_it(desk: Desk) -> None:
-    for command, shown in test_guide.session(PAGE):
-        if command.startswith(LEFT):
+def test_command_prints_what_the_page_shows(shell: Shell) -> None:
+    for command, shown in documents.session(PAGE):
+        if command.startswith(SKIPPED):
             continue
-        ran = desk.run(command)
-        told = f"$ {command}\n{ran.out}[exit {ran.code}]"
-        assert ran.code == 0, told
-        assert test_guide.pattern(shown).fullmatch(ran.out), told
-        assert "secret" not in ran.out, told
+        ran = shell.run(command)
+        session = f"$ {command}\n{ran.out}[exit {ran.code}]"
+        assert ran.code == 0, session
+        assert documents.output_pattern(shown).fullmatch(ran.out), session
+        assert "secret" not in ran.out, session
 
 
-def test_every_command_of_the_program_that_is_shown_exists_with_its_options() -> None:
-    test_guide.test_every_command_of_the_program_that_is_shown_exists_with_its_options(PAGE)
+def test_commands_of_the_page_exist() -> None:
+    documents.check_commands(PAGE)

@@ -1,8 +1,4 @@
-"""The documents, held to what they say: examples run, links lead somewhere, lists are complete.
-
-The python blocks of a page are one program, run in order in a directory of its own. What it prints is
-what the ```output blocks of the page show.
-"""
+"""The documents: examples run and print their output blocks, links lead somewhere, lists are complete."""
 
 from __future__ import annotations
 
@@ -78,13 +74,9 @@ def test_examples_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) 
     assert ran.stderr == ""
 
 
-def test_the_pages_that_teach_have_examples() -> None:
-    assert program_of(ROOT / "README.md").strip()
-    assert program_of(ROOT / "docs/concepts.md").strip()
-
-
 @pytest.mark.parametrize("page", PAGES, ids=named)
-def test_every_relative_link_leads_somewhere(page: Path) -> None:
+def test_links_lead_somewhere_and_no_path_is_of_a_machine(page: Path) -> None:
+    assert [line for line in page.read_text("utf-8").splitlines() if MACHINE_PATH.search(line)] == []
     for target in LINK.findall(prose_of(page)):
         if re.match(r"[a-z]+:", target):
             continue
@@ -93,12 +85,6 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
         assert found.is_relative_to(ROOT), target
         assert found.exists(), target
         assert not anchor or anchor in anchors_of(found), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_no_page_names_a_path_of_a_machine(page: Path) -> None:
-    found = [line for line in page.read_text("utf-8").splitlines() if MACHINE_PATH.search(line)]
-    assert found == []
 
 
 def test_every_error_has_its_entry_in_concepts() -> None:

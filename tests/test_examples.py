@@ -1,4 +1,4 @@
-"""The examples people copy: short, complete, listed, and they print what their page says."""
+"""The examples are short, listed, and print what their page shows."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def environment(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("example", [each for each in EXAMPLES if each.name not in SERVERS], ids=lambda path: path.name)
-def test_an_example_runs_anywhere_and_prints_what_its_page_says(
-    example: Path, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_example_prints_what_its_page_shows(example: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     if "DATABASE_URL" in example.read_text("utf-8"):
         environment["DATABASE_URL"] = postgres.fresh()
     ran = subprocess.run(
@@ -82,14 +80,14 @@ def test_websocket_example_streams_the_answer(tmp_path: Path, environment: dict[
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_is_short_enough_to_be_copied(example: Path) -> None:
+def test_example_is_short(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= LONGEST
 
 
-def test_the_shortest_useful_agent_has_at_most_six_lines() -> None:
+def test_shortest_agent_has_at_most_six_lines() -> None:
     lines = (FOLDER / "real_provider.py").read_text("utf-8").splitlines()[1:]
     assert len([line for line in lines if line]) <= 6
 
 
-def test_all_examples_are_listed_and_nothing_else() -> None:
+def test_every_example_is_listed() -> None:
     assert sorted(shown()) == [example.name for example in EXAMPLES]

@@ -1,4 +1,4 @@
-"""The terminal pictures: the script takes them from the real program, and what is checked in can be looked at."""
+"""The pictures of the documentation are taken from the program, and are safe to show."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ def words(picture: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-def test_a_picture_is_taken_from_the_real_program(make: ModuleType, tmp_path: Path) -> None:
+def test_picture_is_taken_from_the_program(make: ModuleType, tmp_path: Path) -> None:
     make.main(tmp_path, ["first-chat"])
     shown = words((tmp_path / "first-chat.svg").read_text("utf-8"))
     assert "/help lists the commands" in shown
     assert "You said in message 1" in shown
 
 
-def test_every_scene_is_checked_in_and_shown_in_the_guide_or_beside_it(make: ModuleType) -> None:
+def test_every_scene_is_checked_in_and_shown(make: ModuleType) -> None:
     there = {path.stem for path in FOLDER.glob("*.svg")}
     pages = [(FOLDER.parent / name).read_text("utf-8") for name in ("guide.md", "tui.md")]
     assert there == set(make.SCENES) == {name for page in pages for name in SHOWN.findall(page)}
 
 
-def test_pictures_of_the_full_screen_are_there_for_pages_that_show_no_svg(make: ModuleType) -> None:
-    """They are what the other is, as a browser draws it: as large, and not too large to be loaded with a page."""
+def test_full_screens_are_also_checked_in_as_png(make: ModuleType) -> None:
     wanted = {name for name, scene in make.SCENES.items() if scene.rows == make.FULL}
     assert {path.stem for path in FOLDER.glob("*.png")} == wanted
     for name in wanted:
@@ -60,29 +59,23 @@ def test_pictures_of_the_full_screen_are_there_for_pages_that_show_no_svg(make: 
         assert len(data) < 150_000
 
 
-def test_the_margin_is_of_the_screens_colour_and_a_line_does_not_tell_where_it_was_drawn(make: ModuleType) -> None:
+def test_margin_has_the_colour_of_the_screen_and_paths_are_shortened(make: ModuleType) -> None:
     light = make.drawn("light", ["\x1b[38;2;0;0;0;48;2;250;250;250mall of it\x1b[m x"])
     assert 'height="100%" rx="8" fill="#fafafa"' in light
     assert make.unnamed("│ in /tmp/here/work  │", "/tmp/here") == "│ in ~/work          │"
 
 
 @pytest.mark.parametrize("picture", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.stem)
-def test_a_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
+def test_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
     text = picture.read_text("utf-8")
     root = ET.fromstring(text)
-    assert {element.tag.partition("}")[2] for element in root.iter()} <= {
-        "svg",
-        "title",
-        "style",
-        "rect",
-        "circle",
-        "text",
-    }
+    allowed = {"svg", "title", "style", "rect", "circle", "text"}
+    assert {element.tag.partition("}")[2] for element in root.iter()} <= allowed
     assert not re.search(r"url\(|href|<script|/(?:home|root|tmp|work)/", text)
     assert "Traceback" not in words(text)
 
 
-def test_looks_are_drawn_and_text_is_only_text(make: ModuleType) -> None:
+def test_styles_are_drawn_and_text_is_escaped(make: ModuleType) -> None:
     line = "\x1b[1;31mred\x1b[0m & <b>\x1b[7mturned\x1b[27m \x1b[38;5;196mbright\x1b[38;2;1;2;3mtrue\x1b[m"
     root = ET.fromstring(make.drawn("a <title>", [line]))
     texts = {element.text: element.attrib for element in root.iter() if element.tag.endswith("text")}

@@ -1,4 +1,4 @@
-"""Names other programs may rely on: there, with these arguments, light to import, and silent about messages."""
+"""The public names: their arguments, light imports, and errors without the text of messages."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def parameters(text: str) -> dict[str, inspect.Parameter]:
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
-def test_method_takes_what_callers_rely_on(name: str) -> None:
+def test_method_accepts_the_promised_arguments(name: str) -> None:
     actual = dict(inspect.signature(facets.method(name)).parameters)
     expected = parameters(SIGNATURES[name])
     for parameter in expected.values():
@@ -115,13 +115,8 @@ def test_store_is_made_from_a_target_and_options() -> None:
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES, ids=lambda kind: kind.__name__)
-def test_value_has_what_callers_rely_on(kind: type) -> None:
+def test_value_has_the_promised_attributes(kind: type) -> None:
     assert [name for name in ATTRIBUTES[kind].split() if not hasattr(kind, name)] == []
-
-
-def test_errors_of_titles_are_value_errors() -> None:
-    assert issubclass(errors.TitleTaken, ValueError)
-    assert issubclass(errors.InvalidArgument, ValueError)
 
 
 # --- importing -------------------------------------------------------------------------------------------
@@ -138,9 +133,13 @@ def test_import_loads_neither_database_nor_codec() -> None:
     assert loaded_by("import holdfast; holdfast.__version__").isdisjoint(heavy)
 
 
-def test_names_are_loaded_when_they_are_asked_for() -> None:
+def test_names_are_loaded_on_demand() -> None:
     assert {"apsw", "msgspec"} <= loaded_by("from holdfast import SessionDB")
     assert "apsw" not in loaded_by("from holdfast import errors, types")
+
+
+def test_errors_of_arguments_are_value_errors() -> None:
+    assert all(issubclass(kind, ValueError) for kind in (errors.TitleTaken, errors.InvalidArgument))
 
 
 def test_every_exported_name_is_there_and_no_other() -> None:
@@ -184,7 +183,7 @@ def test_error_has_a_docstring_and_a_message(kind: type[errors.HoldfastError]) -
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("travel", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))], ids=["copy", "pickle"])
-def test_error_travels_with_all_it_knows(
+def test_error_survives_copy_and_pickle(
     kind: type[errors.HoldfastError], travel: Callable[[errors.HoldfastError], errors.HoldfastError]
 ) -> None:
     error = made(kind)
@@ -192,7 +191,7 @@ def test_error_travels_with_all_it_knows(
     assert (type(arrived), str(arrived), vars(arrived)) == (kind, str(error), vars(error))
 
 
-def test_text_from_outside_is_short_and_safe_in_an_error() -> None:
+def test_quoted_text_is_short_and_printable() -> None:
     for text in ("x" * 10_000, "a\0b\n\x1b[31m\ud800", "'\"", b"bytes", None, ["list"]):
         shown = errors.quote(text)
         assert len(shown) <= 60
@@ -231,20 +230,20 @@ def summarize(db: SessionDB, **more: Any) -> object:
 
 PROVOKED: dict[str, Callable[[SessionDB], object]] = {
     "not Unicode": lambda db: say(db, MARK + "\ud800"),
-    "not Unicode in a part": lambda db: say(db, [{"text": MARK + "\ud800"}]),
     "not Unicode in a call": lambda db: say(db, "", tool_calls=[{"id": "c", "arguments": MARK + "\ud800"}]),
     "not JSON": lambda db: say(db, [{"text": MARK, "more": object()}]),
-    "not given back": lambda db: say(db, [{"text": MARK.encode()}]),
     "too deep": lambda db: say(db, deep(MARK)),
     "too long": lambda db: say(db, MARK * (5 * 1024 * 1024)),
     "neither text nor parts": lambda db: say(db, {"text": MARK}),
-    "uid reused": lambda db: say(db, MARK, uid="taken"),
+    "bad role": lambda db: say(db, MARK, role="robot"),
+    "not given back": lambda db: say(db, [{"text": MARK.encode()}]),
+    "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
+    "summary beyond the log": lambda db: summarize(db, cut_seq=99),
     "uid reused in a batch": lambda db: db.append_messages(
         "talk", [{"role": "user", "content": text, "uid": "u"} for text in (MARK, MARK + "2")]
     ),
-    "unknown session": lambda db: db.append_message("nobody", role="user", content=MARK),
+    "uid reused": lambda db: say(db, MARK, uid="taken"),
     "unknown key": lambda db: db.append_messages("talk", [{"role": "user", "content": MARK, "extra": MARK}]),
-    "bad role": lambda db: say(db, MARK, role="robot"),
     "superseded": lambda db: say(db, MARK, expect_head=True),
     "route moved": lambda db: db.append_message(
         "new", role="user", content=MARK, create=NewConversation(source="s", route="bound")
@@ -253,21 +252,14 @@ PROVOKED: dict[str, Callable[[SessionDB], object]] = {
         "UPDATE messages SET body = ?", (MARK,)
     ),
     "summary not Unicode": lambda db: summarize(db, summary=MARK + "\ud800"),
-    "ledger not JSON": lambda db: summarize(db, ledger={"x": MARK, "y": object()}),
-    "summary beyond the log": lambda db: summarize(db, cut_seq=99),
-    "budget not JSON": lambda db: db.update_budget("talk", 0, {"x": MARK, "y": object()}),
-    "budget not Unicode": lambda db: db.update_budget("talk", 0, {MARK: MARK + "\ud800"}),
     "budget too long": lambda db: db.update_budget("talk", 0, {"x": MARK * 10_000}),
     "memory too long": lambda db: db.memory.add("o", MARK * 1_000),
-    "memory revised to nothing that is there": lambda db: db.memory.update("o", 9, MARK),
     "inbound not Unicode": lambda db: db.mail.add_inbox_entry("talk", "k", MARK + "\ud800"),
     "inbound key used twice": lambda db: [db.mail.add_inbox_entry("talk", "k", text) for text in (MARK, MARK + "!")],
     "process not Unicode": lambda db: db.processes.record_start(conversations.process("p", "talk", MARK + "\ud800")),
     "process id used twice": lambda db: [
         db.processes.record_start(conversations.process("p", "talk", MARK + text)) for text in "ab"
     ],
-    "notice not Unicode": lambda db: db.processes.record_end("p", "gone", None, MARK + "\ud800"),
-    "show refused": lambda db: db.show("talk"),
 }  # fmt: skip
 
 

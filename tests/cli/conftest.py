@@ -1,14 +1,15 @@
-"""A store with something in it, and the program to look at it with."""
+"""The program, its settings, and a store with two conversations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
-from tests.support import cli_process, cli_zygote
+from tests.support import cli_in_process, cli_process
+from tests.support.cli_process import Configure
 
 TRIP, SECOND, THIRD, BRANCH = (
     "20260528_000000_aaaaaa",
@@ -17,64 +18,72 @@ TRIP, SECOND, THIRD, BRANCH = (
     "20260529_ccc",
 )
 
-
-@pytest.fixture(scope="session")
-def waiting() -> Iterator[cli_zygote.Server]:
-    with cli_zygote.Server() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def asking() -> Iterator[cli_zygote.Server]:
-    """One that has loaded what it takes to ask a provider, too."""
-    with cli_zygote.Server("holdfast.model.openai.adapter") as server:
-        yield server
+MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_raw_server.py"
 
 
 @pytest.fixture
-def holdfast(tmp_path: Path, waiting: cli_zygote.Server) -> Callable[..., cli_process.Run]:
-    def run(*arguments: str | Path, **env: str) -> cli_process.Run:
-        return waiting.run(tmp_path, *arguments, env=env)
+def holdfast(tmp_path: Path) -> cli_process.Holdfast:
+    """Run the program within this process, with the home `tmp_path`."""
+
+    def run(*arguments: str | Path, piped: bytes | None = None, **env: str) -> cli_process.Run:
+        return cli_in_process.run(tmp_path, *arguments, piped=piped, env=env)
 
     return run
 
 
-class Clock:
-    """A minute passes when the test says so, however often anyone looks."""
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The data directory of the program."""
+    (tmp_path / "data").mkdir(mode=0o700)
+    return tmp_path / "data"
 
-    def __init__(self) -> None:
-        self.now = 1_780_000_000.0
 
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def configure(home: Path) -> Configure:
+    """Write the user's settings, and return the path of the file."""
 
-    def minute(self) -> None:
-        self.now += 60
+    def write(text: str) -> Path:
+        (home / "config.toml").write_text(text, "utf-8")
+        return home / "config.toml"
+
+    return write
+
+
+@pytest.fixture
+def mcp_settings() -> str:
+    """Settings with three MCP servers: one works, one cannot be started, one is disabled."""
+    good = f'[mcpServers.good]\ncommand = "{sys.executable}"\nargs = ["-I", "{MCP_SERVER}", "ten"]\n'
+    bad = '[mcpServers.bad]\ncommand = "/no/such/program"\n[mcpServers.off]\ncommand = "x"\nenabled = false\n'
+    return f"[memory]\nreview = false\n{good}{bad}"
 
 
 @pytest.fixture
 def trip(tmp_path: Path) -> Path:
     """Two conversations: one with two compactions (the second undone), a hidden message and a branch; one ended."""
-    path, clock = tmp_path / "trip.db", Clock()
-    with SessionDB(path, clock=clock) as db:
+    path, now = tmp_path / "trip.db", [1_780_000_000.0]
+
+    def pass_minute() -> None:
+        now[0] += 60
+
+    with SessionDB(path, clock=lambda: now[0]) as db:
         db.create_session(TRIP, source="cli", title="Trip to Lisbon", folder="/work/trip")
         for number in range(1, 7):
             db.append_message(TRIP, role="user" if number % 2 else "assistant", content=f"message {number}")
-            clock.minute()
+            pass_minute()
         db.commit_compaction(db.snapshot(TRIP), summary="They plan a trip.", cut_seq=4, pinned=(2,), child_id=SECOND)
-        clock.minute()
+        pass_minute()
         db.append_message(TRIP, role="assistant", tool_calls=[{"id": "c1", "name": "ls", "arguments": {"path": "/"}}])
         db.append_message(TRIP, role="tool", content="etc home", tool_call_id="c1")
-        clock.minute()
+        pass_minute()
         db.branch(TRIP, 5, branch_id=BRANCH)
         db.append_message(BRANCH, role="user", content="only in the branch")
-        clock.minute()
+        pass_minute()
         db.commit_compaction(db.snapshot(TRIP), summary="Packed.", cut_seq=6, child_id=THIRD)
         db.undo_compaction(TRIP)
         db.hide(TRIP, 6, 6)
-        clock.minute()
+        pass_minute()
         db.create_session("other", source="telegram")
         db.append_message("other", role="user", content=[{"type": "text", "text": "hi"}, {"type": "image", "url": "x"}])
-        clock.minute()
+        pass_minute()
         db.end_conversation("other", "done")
     return path

@@ -1,20 +1,16 @@
-"""Every program, in a process whose lock subsystem is broken: turns are answered, compaction happens, no fork."""
+"""The program and the gateway answer and compact without a fork while the lock subsystem is broken."""
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast import NewMessage, SessionDB
-from tests.cli import test_gateway
-from tests.support import cli_process, polling, provider_process, pty_terminal
-from tests.support.rpc_peers import request
+from tests.support import cli_process, gateway_process, polling, provider_process
+from tests.support.cli_process import Configure
 
 BROKEN = """
 import os
@@ -33,113 +29,54 @@ else:
 """
 QUESTIONS = ("What about pier one?", "And pier two?")
 ANSWER = "The boats stay in."
-ROUTE = "agent:main:loopback:dm:local"
 
 Env = Mapping[str, str]
 
 
 def wait_for_compaction(home: Path) -> None:
-    """It is made concurrently with the turns; a program that ends stops it."""
+    """It runs concurrently with the turns; a program that ends stops it."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         polling.until(lambda: len(db.sessions("talk")) > 1)
 
 
-def ask_once(home: Path, env: Env) -> None:
+def drive_one_shot(home: Path, env: Env) -> None:
     for question in QUESTIONS:
         done = cli_process.run(home, "--resume", "talk", "-p", question, env=env)
         assert (done.code, done.out.strip()) == (0, ANSWER), done.err
         assert done.err.count("Leases cannot be used") == 1
 
 
-def chat(home: Path, env: Env) -> None:
-    with pty_terminal.opened(home, "--resume", "talk", env=env) as screen:
-        for question in QUESTIONS:
-            screen.enter(question)
-            screen.wait_for(ANSWER)
+def drive_gateway(home: Path, env: Env) -> None:
+    with gateway_process.start(home, **env) as gateway:
+        assert [gateway.ask(text) for text in QUESTIONS] == [ANSWER] * 2
         wait_for_compaction(home)
-        assert screen.leave() == 0
-
-
-def piped(home: Path, env: Env, words: str, frames: Sequence[Any], answered: Callable[[Any], bool]) -> None:
-    """Send each frame after the one before was answered; then the input ends."""
-    with subprocess.Popen(
-        [*cli_process.PROGRAM, *words.split()],
-        cwd=home,
-        env=cli_process.environment(home, env),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for frame in frames:
-            process.stdin.write(json.dumps(frame) + "\n")
-            process.stdin.flush()
-            while not answered(json.loads(line := process.stdout.readline())):
-                assert '"error"' not in line, line
-        wait_for_compaction(home)
-        _, said = process.communicate(timeout=cli_process.PATIENCE)
-        assert process.returncode == 0, said
-
-
-def rpc(home: Path, env: Env) -> None:
-    submits = [request(n, "prompt.submit", {"session_id": "talk", "text": text}) for n, text in enumerate(QUESTIONS)]
-
-    def completed(frame: Any) -> bool:
-        return frame.get("params", {}).get("type") == "message.complete" or frame.get("id") == "resumed"
-
-    piped(home, env, "rpc", [request("resumed", "session.resume", {"session_id": "talk"}), *submits], completed)
-
-
-def gateway(home: Path, env: Env) -> None:
-    with test_gateway.told(home) as (path, hear), test_gateway.running(home, NOTIFY_SOCKET=path, **env) as gate:
-        assert hear().startswith("READY=1")
-        for text in QUESTIONS:
-            assert gate.say(text)["text"] == ANSWER
-        wait_for_compaction(home)
-        assert gate.stop(signal.SIGTERM)[0] == 0
-
-
-def acp(home: Path, env: Env) -> None:
-    prompts = [{"sessionId": "talk", "prompt": [{"type": "text", "text": text}]} for text in QUESTIONS]
-    frames = [
-        request(1, "initialize", {"protocolVersion": 1}),
-        request(2, "session/resume", {"sessionId": "talk", "cwd": str(home), "mcpServers": []}),
-        *(request(3 + n, "session/prompt", prompt) for n, prompt in enumerate(prompts)),
-    ]
-    piped(home, env, "acp", frames, lambda frame: "result" in frame)
+        assert gateway.stop(signal.SIGTERM)[0] == 0
 
 
 @pytest.mark.parametrize(
     ("drive", "how", "processes"),
-    [
-        (ask_once, "raising", 2),
-        (chat, "missing", 1),
-        (rpc, "raising", 1),
-        (gateway, "missing", 1),
-        (gateway, "raising", 1),
-        (acp, "missing", 1),
-    ],
+    [(drive_one_shot, "raising", 2), (drive_gateway, "missing", 1)],
 )
 def test_program_without_locks_answers_compacts_and_warns_once(
-    tmp_path: Path, drive: Callable[[Path, Env], None], how: str, processes: int
+    tmp_path: Path,
+    configure: Configure,
+    drive: Callable[[Path, Env], None],
+    how: str,
+    processes: int,
 ) -> None:
-    (tmp_path / "data").mkdir(mode=0o700)
-    wanted = f'{test_gateway.SOCKET}[models."{provider_process.MODEL}"]\nwindow = 12000\n'
-    (tmp_path / "data" / "config.toml").write_text(wanted, "utf-8")
+    configure(f'{gateway_process.SETTINGS}[models."{provider_process.MODEL}"]\nwindow = 12000\n')
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN, "utf-8")
     store, log = tmp_path / "data" / "holdfast.db", tmp_path / "log"
     with SessionDB(store) as db:
         db.create_session("talk", source="test")
         for number in range(45):
-            said = f"Question {number}. " + "It is windy. " * 60, f"Answer {number}. " + "It is closed. " * 60
-            roles = zip(("user", "assistant"), said, strict=True)
+            texts = f"Question {number}. " + "It is windy. " * 60, f"Answer {number}. " + "It is closed. " * 60
+            roles = zip(("user", "assistant"), texts, strict=True)
             db.append_messages("talk", [NewMessage(role=role, content=text) for role, text in roles])
-        db.bind_route(ROUTE, "talk", version=0)
-    with provider_process.playing(provider_process.said(ANSWER)) as played:
-        env = {"PYTHONPATH": str(tmp_path / "site"), "BROKEN_LOCKS": how, "HOLDFAST_LOG": str(log), **played.env}
+        db.bind_route("agent:main:loopback:dm:local", "talk", version=0)
+    with provider_process.serve(provider_process.reply(ANSWER)) as provider:
+        env = {"PYTHONPATH": str(tmp_path / "site"), "BROKEN_LOCKS": how, "HOLDFAST_LOG": str(log), **provider.env}
         drive(tmp_path, env)
     assert log.read_text("utf-8").count("Leases cannot be used") == processes, log.read_text("utf-8")
     with SessionDB(store) as db:

@@ -1,4 +1,4 @@
-"""The chat on a real terminal: what is typed is answered as it streams, Ctrl-C stops, and everything stays."""
+"""The chat on a terminal: streaming, Ctrl-C, signals, commands and encodings."""
 
 from __future__ import annotations
 
@@ -6,42 +6,34 @@ import os
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast import SessionDB
 from holdfast.chat import chat
-from tests.support import provider_process, pty_terminal
+from tests.support import pty_terminal
+from tests.support.cli_process import OFFLINE, Configure, Holdfast, read_log
+from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
+from tests.support.pty_terminal import open_terminal
 
-OFFLINE = {"HOLDFAST_MODEL": "offline"}
-LEAVE = "\x04"
-STOP = "\x03"
-ENTER = "\r"
-
-
-def log(home: Path) -> list[tuple[str, str]]:
-    with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.admin.fsck().ok
-        heads = db.list_sessions()
-        return [(each.role, _text(each.content)) for each in db.transcript(heads[0].id)] if heads else []
+LEAVE, STOP, ENTER = "\x04", "\x03", "\r"
 
 
-def _text(content: str | list[dict[str, Any]]) -> str:
-    return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")
+def user_messages(home: Path) -> list[str]:
+    return [text for role, text in read_log(home) if role == "user"]
 
 
-# --- coming and going ----------------------------------------------------------------------------------
+# --- starting and leaving ------------------------------------------------------------------------------
 
 
-def test_a_conversation_is_remembered_when_it_goes_on(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
+def test_conversation_continues_in_the_next_chat(tmp_path: Path) -> None:
+    with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("A new conversation")
         screen.enter("My train leaves at 9:40.")
         screen.wait_for("Title: My train leaves at 9:40")
         screen.enter("/quit")
         assert screen.end() == 0
-    with pty_terminal.opened(tmp_path, "--continue", env=OFFLINE) as screen:
+    with open_terminal(tmp_path, "--continue", env=OFFLINE) as screen:
         screen.wait_for("My train leaves at 9:40 · 2 messages")
         screen.wait_for("> My train leaves at 9:40.")
         screen.enter("When does my train leave?")
@@ -49,176 +41,95 @@ def test_a_conversation_is_remembered_when_it_goes_on(tmp_path: Path) -> None:
         assert screen.leave() == 0
 
 
-def test_no_key_and_no_server_is_the_offline_model_which_says_so(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, columns=200) as screen:
-        screen.wait_for("holdfast/offline")
-        screen.wait_for("this is the built-in offline model")
-        assert screen.leave() == 0
-
-
-def test_whoever_says_nothing_leaves_nothing(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
+def test_chat_without_a_message_stores_nothing(tmp_path: Path) -> None:
+    with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.enter("/new Trip")
         screen.wait_for("A new conversation")
         screen.enter("/status")
         screen.wait_for("begins with your first message")
         screen.enter("/sessions")
         screen.wait_for("There are no conversations yet.")
-        assert screen.leave() == 0
-    assert log(tmp_path) == []
-
-
-@pytest.mark.parametrize(("keys", "code"), [(LEAVE, 0), (STOP + STOP, 0), (f"/quit{ENTER}", 0)])
-def test_there_are_three_ways_to_leave(tmp_path: Path, keys: str, code: int) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
-        screen.wait_for("> ")
-        for key in keys if keys.startswith(STOP) else [keys]:
-            screen.type(key)
-            if keys.startswith(STOP) and chat.LEAVE_WARNING not in screen.shown:
-                screen.wait_for(chat.LEAVE_WARNING)
-                screen.wait_for("> ")
-        assert screen.end() == code
-
-
-def test_ctrl_c_takes_a_line_back_and_does_not_leave(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
-        screen.wait_for("> ")
-        screen.type("never sent")
-        screen.wait_for("sent")
         screen.type(STOP)
-        screen.enter("sent instead")
-        screen.wait_for("Title: sent instead")
-        assert screen.leave() == 0
-    assert log(tmp_path)[0] == ("user", "sent instead")
+        screen.wait_for(chat.LEAVE_WARNING)
+        screen.wait_for("> ")
+        screen.type(STOP)
+        assert screen.end() == 0
+    assert read_log(tmp_path) == []
 
 
 # --- a turn --------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_stops_the_turn_and_keeps_what_was_said(tmp_path: Path) -> None:
-    with (
-        provider_process.playing(
-            provider_process.said_and_hung("Once", " upon"), provider_process.said("Well then.")
-        ) as played,
-        pty_terminal.opened(tmp_path, env=played.env) as screen,
-    ):
+def test_chat_continues_after_ctrl_c_and_a_refused_request(tmp_path: Path) -> None:
+    answers = hanging_reply("Once", " upon"), refusal(401, "Incorrect API key provided"), reply("Second.")
+    with serve(*answers) as provider, open_terminal(tmp_path, env=provider.env) as screen:
         screen.enter("tell me")
         screen.wait_for("Once upon")
-        screen.type(STOP)
-        screen.wait_for("Interrupted. The conversation up to here is saved.")
-        screen.enter("go on")
-        screen.wait_for("Well then.")
-        assert screen.leave() == 0
-    roles = [role for role, _ in log(tmp_path)]
-    assert roles == ["user", "assistant", "user", "assistant"]
-    assert log(tmp_path)[1][1] == "Once upon"
-
-
-def test_what_is_typed_during_an_answer_waits_for_the_prompt_and_stays_out_of_the_answer(tmp_path: Path) -> None:
-    with (
-        provider_process.playing(
-            provider_process.said_and_hung("Once"), provider_process.said("First."), provider_process.said("Second.")
-        ) as played,
-        pty_terminal.opened(tmp_path, env=played.env) as screen,
-    ):
-        screen.enter("tell me")
-        screen.wait_for("Once")
         screen.type(f"{STOP}one{ENTER}two{ENTER}")
-        screen.wait_for("> one")
-        screen.wait_for("First.")
-        screen.wait_for("> two")
-        screen.wait_for("Second.")
+        screen.wait_for("Interrupted. The conversation up to here is saved.")
+        for text in ("> one", "key", "> two", "Second."):
+            screen.wait_for(text)
         assert screen.leave() == 0
-        assert re.search(r"Once\s+Interrupted", screen.shown)
-    assert [words for role, words in log(tmp_path) if role == "user"] == ["tell me", "one", "two"]
+        assert re.search(r"Once upon\s+Interrupted", screen.shown)
+    assert user_messages(tmp_path) == ["tell me", "one", "two"]
+    assert read_log(tmp_path)[1] == ("assistant", "Once upon")
 
 
-def test_after_a_kill_the_conversation_goes_on_where_it_was(tmp_path: Path) -> None:
-    with provider_process.playing(
-        provider_process.said_and_hung("Once", " upon"), provider_process.said("A new try.")
-    ) as played:
-        with pty_terminal.opened(tmp_path, env=played.env) as screen:
+def test_killed_chat_continues_with_a_warning(tmp_path: Path) -> None:
+    with serve(hanging_reply("Once", " upon"), reply("A new try.")) as provider:
+        with open_terminal(tmp_path, env=provider.env) as screen:
             screen.enter("tell me")
             screen.wait_for("Once upon")
+            with open_terminal(tmp_path, "-c", columns=120, env=OFFLINE) as other:
+                other.wait_for("> tell me")
+                assert "not finished" not in other.shown, "the turn still runs"
+                assert other.leave() == 0
             screen.process.kill()
             assert screen.end() == -signal.SIGKILL
-        with pty_terminal.opened(tmp_path, "-c", env=played.env) as screen:
-            screen.wait_for("> tell me")
+        with open_terminal(tmp_path, "-c", columns=120, env=provider.env) as screen:
+            screen.wait_for("The answer to the last message (1) was not finished.")
             screen.enter("still there?")
             screen.wait_for("A new try.")
             assert screen.leave() == 0
-    assert log(tmp_path) == [("user", "tell me"), ("user", "still there?"), ("assistant", "A new try.")]
+    assert read_log(tmp_path) == [("user", "tell me"), ("user", "still there?"), ("assistant", "A new try.")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "in a turn"])
-def test_a_signal_to_leave_closes_cleanly(tmp_path: Path, number: int, busy: bool) -> None:
-    with (
-        provider_process.playing(provider_process.said_and_hung("Once", " upon")) as played,
-        pty_terminal.opened(tmp_path, env=played.env) as screen,
-    ):
+@pytest.mark.parametrize(("number", "busy"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, True)])
+def test_signal_closes_the_chat_and_keeps_the_text(tmp_path: Path, number: int, busy: bool) -> None:
+    with serve(hanging_reply("Once", " upon")) as provider, open_terminal(tmp_path, env=provider.env) as screen:
         if busy:
             screen.enter("tell me")
-            screen.wait_for("Once upon")
-        else:
-            screen.wait_for("> ")
+        screen.wait_for("Once upon" if busy else "> ")
         os.kill(screen.process.pid, number)
         assert screen.process.wait() == 128 + number
         assert screen.echoes()
         assert screen.end() == 128 + number
         assert "Traceback" not in screen.shown
-    assert log(tmp_path) == ([("user", "tell me"), ("assistant", "Once upon")] if busy else [])
-
-
-@pytest.mark.parametrize(
-    ("answer", "sentence"),
-    [
-        (provider_process.refused(401, "Incorrect API key provided"), "key"),
-        (provider_process.refused(404, "The model does not exist"), "openai/played"),
-    ],
-    ids=["bad key", "unknown model"],
-)
-def test_a_model_that_refuses_is_a_sentence_and_the_chat_goes_on(tmp_path: Path, answer: Any, sentence: str) -> None:
-    with (
-        provider_process.playing(answer, provider_process.said("Now it works.")) as played,
-        pty_terminal.opened(tmp_path, env=played.env) as screen,
-    ):
-        screen.enter("hi")
-        screen.wait_for(sentence)
-        screen.enter("again")
-        screen.wait_for("Now it works.")
-        assert screen.leave() == 0
-        assert "Traceback" not in screen.shown
+    assert read_log(tmp_path) == ([("user", "tell me"), ("assistant", "Once upon")] if busy else [])
 
 
 # --- lines ---------------------------------------------------------------------------------------------
 
 
-def test_a_line_may_go_on_and_what_is_pasted_keeps_its_lines(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
+def test_escaped_and_pasted_lines_are_kept(tmp_path: Path) -> None:
+    with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("> ")
         screen.type(f"one\x1b\rtwo{ENTER}")
         screen.wait_for("Noted")
         screen.wait_for("> ")
         screen.type(f"\x1b[200~three\r\nfour\r\n\x1b[201~{ENTER}")
         screen.wait_for("Noted")
-        assert screen.leave() == 0
-    assert [words for role, words in log(tmp_path) if role == "user"] == ["one\ntwo", "three\nfour"]
-
-
-def test_two_slashes_send_a_line_that_begins_with_one(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
         screen.enter("/etc is full")
         screen.wait_for("Unknown command: '/etc'.")
         screen.enter("//etc is full")
         screen.wait_for("Noted")
         assert screen.leave() == 0
-    assert log(tmp_path)[0] == ("user", "/etc is full")
+    assert user_messages(tmp_path) == ["one\ntwo", "three\nfour", "/etc is full"]
 
 
-def test_tab_completes_and_the_arrow_brings_back_what_was_typed(tmp_path: Path) -> None:
+def test_tab_completes_and_the_arrow_recalls_a_line(tmp_path: Path) -> None:
     for keys in (f"/stat\t{ENTER}", f"\x1b[A{ENTER}"):
-        with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
+        with open_terminal(tmp_path, env=OFFLINE) as screen:
             screen.wait_for("> ")
             screen.type(keys)
             screen.wait_for("conversation  begins with your first message")
@@ -228,21 +139,20 @@ def test_tab_completes_and_the_arrow_brings_back_what_was_typed(tmp_path: Path) 
     assert "+/status\n" in history.read_text()
 
 
-def test_commands_move_between_conversations(tmp_path: Path) -> None:
-    with pty_terminal.opened(tmp_path, env=OFFLINE) as screen:
-        screen.enter("first words")
-        screen.wait_for("Title: first words")
-        screen.enter("/new Second one")
-        screen.wait_for("A new conversation")
-        screen.enter("second words")
-        screen.wait_for("Title: Second one")
-        screen.enter("/resume first words")
-        screen.wait_for("first words · 2 messages")
-        screen.wait_for("> first words")
-        screen.enter("third words")
-        screen.wait_for("Noted")
+def test_mcp_servers_offer_tools_and_prompts(tmp_path: Path, configure: Configure, mcp_settings: str) -> None:
+    configure(mcp_settings)
+    with serve(reply("Hello.")) as provider, open_terminal(tmp_path, columns=200, env=provider.env) as screen:
+        screen.enter("hi")
+        screen.wait_for("The MCP server bad is not available")
+        screen.wait_for("Hello.")
+        while b"good__t9" not in provider.asked[-1].body:  # A turn waits a few seconds for servers that start.
+            screen.enter("hi again")
+            screen.wait_for("Hello.")
+        screen.enter("/good:greet who=Ann")
+        screen.wait_for("Greet Ann kindly.")
+        screen.wait_for("Hello.")
         assert screen.leave() == 0
-    assert [words for role, words in log(tmp_path) if role == "user"] == ["first words", "third words"]
+    assert b"Greet Ann kindly." in provider.asked[-1].body
 
 
 # --- terminals -----------------------------------------------------------------------------------------
@@ -250,16 +160,16 @@ def test_commands_move_between_conversations(tmp_path: Path) -> None:
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
 
 
-def test_nothing_a_model_or_a_title_says_acts_on_the_terminal(tmp_path: Path) -> None:
+def test_control_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
     with SessionDB(tmp_path / "own.db") as db:
         here = db.create_session(source="test").id
         db.append_message(here, role="user", content=f"asked {EVIL}")
         db.append_message(here, role="assistant", content=f"answered {EVIL}")
     (tmp_path / "evil.txt").write_text(EVIL)
-    call = provider_process.called("read_file", '{"path": "evil.txt"}', f"said {EVIL}")
+    call = tool_call("read_file", '{"path": "evil.txt"}', f"said {EVIL}")
     with (
-        provider_process.playing(call, provider_process.said("That", " is", " all.")) as played,
-        pty_terminal.opened(tmp_path, "-c", "--db", tmp_path / "own.db", env=played.env) as screen,
+        serve(call, reply("That", " is", " all.")) as provider,
+        open_terminal(tmp_path, "-c", "--db", tmp_path / "own.db", env=provider.env) as screen,
     ):
         screen.wait_for("answered")
         screen.enter("hi")
@@ -273,58 +183,108 @@ def test_nothing_a_model_or_a_title_says_acts_on_the_terminal(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("env", "coloured"),
     [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
-    ids=["", "NO_COLOR", "dumb"],
+    ids=["default", "NO_COLOR", "dumb"],
 )
-def test_colour_is_for_terminals_that_want_it(tmp_path: Path, env: dict[str, str], coloured: bool) -> None:
-    with pty_terminal.opened(tmp_path, env={**OFFLINE, **env}) as screen:
+def test_colour_follows_the_terminal(tmp_path: Path, env: dict[str, str], coloured: bool) -> None:
+    with open_terminal(tmp_path, env={**OFFLINE, **env}) as screen:
         screen.enter("/bogus")
         screen.wait_for("Type /help for the list.")
         assert screen.leave() == 0
         assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", screen.raw)) == coloured
 
 
-@pytest.mark.parametrize("columns", [80, 20])
-def test_lines_of_ours_fit_the_terminal(tmp_path: Path, columns: int) -> None:
-    (tmp_path / "notes.txt").write_text("a note that is longer than a narrow terminal is wide, and more\n")
-    call = provider_process.called("read_file", '{"path": "notes.txt"}')
-    with (
-        provider_process.playing(call, provider_process.said("ok")) as played,
-        pty_terminal.opened(tmp_path, columns=columns, env=played.env) as screen,
-    ):
-        screen.enter("hi")
-        screen.wait_for("✓")
-        screen.wait_for("ok\n")
-        assert screen.leave() == 0
-        drawn = [line for line in screen.shown.split("\n") if line[:1] in "HA→✓"]
-        assert len(drawn) >= 4
-        assert max(map(len, drawn)) <= columns
-
-
 @pytest.mark.parametrize(
-    ("env", "mark"),
+    ("columns", "env", "mark"),
     [
-        ({"LC_ALL": "C.UTF-8"}, "✓ read_file"),
-        ({"LC_ALL": "C"}, "✓ read_file"),
-        ({"PYTHONIOENCODING": "ascii"}, "ok: read_file"),
+        (80, {}, "✓"),
+        (20, {}, "✓"),
+        (80, {"LC_ALL": "C"}, "✓ read_file"),
+        (80, {"PYTHONIOENCODING": "ascii"}, "ok: read_file"),
     ],
-    ids=["UTF-8", "C", "ascii"],
+    ids=["wide", "narrow", "C", "ascii"],
 )
-def test_any_locale_will_do(tmp_path: Path, env: dict[str, str], mark: str) -> None:
-    (tmp_path / "notes.txt").write_text("a note")
-    call = provider_process.called("read_file", '{"path": "notes.txt"}')
+def test_lines_fit_the_terminal_and_its_encoding(tmp_path: Path, columns: int, env: dict[str, str], mark: str) -> None:
+    (tmp_path / "notes.txt").write_text("a note that is longer than a narrow terminal is wide, and more\n")
+    call = tool_call("read_file", '{"path": "notes.txt"}')
     with (
-        provider_process.playing(call, provider_process.said("naïve 漢字")) as played,
-        pty_terminal.opened(tmp_path, env={**played.env, **env}) as screen,
+        serve(call, reply("naïve 漢字")) as provider,
+        open_terminal(tmp_path, columns=columns, env={**provider.env, **env}) as screen,
     ):
         screen.enter("hi")
         screen.wait_for(mark)
         screen.wait_for("na\\xefve \\u6f22\\u5b57" if "PYTHONIOENCODING" in env else "naïve 漢字")
         assert screen.leave() == 0
+        drawn = [line for line in screen.shown.split("\n") if line[:1] in ("H", "A", "→", "✓", "o", "-")]
+        assert len(drawn) >= 3
+        assert max(map(len, drawn)) <= columns
 
 
-def test_a_home_that_cannot_be_written_costs_only_the_history(tmp_path: Path) -> None:
+def test_home_that_cannot_be_written_disables_only_the_history(tmp_path: Path) -> None:
     env = {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}
-    with pty_terminal.opened(tmp_path, "--db", tmp_path / "own.db", env=env) as screen:
+    with open_terminal(tmp_path, "--db", tmp_path / "own.db", env=env) as screen:
         screen.enter("Keep this note.")
         screen.wait_for("Noted")
         assert screen.leave() == 0
+
+
+# --- the first start ----------------------------------------------------------------------------------
+
+
+HINT = "holdfast config edit"
+
+
+def first_screen(home: Path, env: dict[str, str]) -> str:
+    with pty_terminal.open_terminal(home, columns=250, env=env) as screen:
+        screen.wait_for("created with your first message")
+        assert screen.leave() == 0
+        return " ".join(screen.shown.split())
+
+
+def test_chat_without_a_key_is_offline_and_names_the_settings_once(tmp_path: Path, configure: Configure) -> None:
+    shown = first_screen(tmp_path, {})
+    assert "holdfast/offline" in shown
+    assert "this is the built-in offline model" in shown
+    assert "There are no settings yet in ~/data/config.toml: run" in shown
+    again = first_screen(tmp_path, {})
+    assert "this is the built-in offline model" in again
+    assert HINT not in again
+    configure("model = 'offline'")
+    assert "There are no settings yet" not in first_screen(tmp_path, {"OPENAI_API_KEY": "key"})
+
+
+def test_one_message_names_each_provider_once(tmp_path: Path, holdfast: Holdfast) -> None:
+    done = holdfast("-p", "hello")
+    assert "I am the offline model" in done.out
+    for key in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY", "Ollama"):
+        assert (done.err.count(key), done.out.count(key)) == (1, 0)
+    with serve(reply("Hello.")) as provider:
+        assert holdfast("-p", "hi", **provider.env) == (0, "Hello.\n", "")
+
+
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "OPENROUTER_API_KEY"])
+def test_chat_names_the_model_of_a_key_and_never_the_key(tmp_path: Path, variable: str) -> None:
+    shown = first_screen(tmp_path, {variable: "key-of-mine"})
+    assert f"Using {variable.partition('_')[0].lower()}/" in shown
+    assert f"because {variable} is set." in shown
+    assert "key-of-mine" not in shown
+    assert "because" not in first_screen(tmp_path, {variable: "key-of-mine"})
+
+
+# --- MCP servers --------------------------------------------------------------------------------------
+
+
+def test_list_shows_the_state_and_tools_of_servers(holdfast: Holdfast, configure: Configure, mcp_settings: str) -> None:
+    none = holdfast("mcp", "list")
+    assert (none.code, none.out) == (0, "")
+    assert "[mcpServers.NAME]" in none.err
+    configure(mcp_settings)
+    done = holdfast("mcp", "list")
+    assert done.code == 0
+    good, bad = done.out.splitlines()
+    assert good.split() == ["good", "ready", "10", "tools"]
+    assert bad.split()[:4] == ["bad", "down", "0", "tools"]
+    assert "there is no program '/no/such/program'" in bad
+    good, bad = holdfast("mcp", "list", "--json").data["servers"]
+    assert good["tools"][0] == "good__t0"
+    assert (good["state"], good["why"], good["prompts"]) == ("ready", None, ["greet", "plain words"])
+    assert (bad["state"], bad["tools"]) == ("down", [])

@@ -1,100 +1,102 @@
-"""`demo` forks the naive tables, does not fork the store, and leaves nothing behind."""
+"""`holdfast demo` and `holdfast tour` show the real store, and leave no file behind."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import signal
-import sqlite3
-from collections.abc import Callable
+import struct
+import subprocess
+import sys
+import termios
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import SessionDB
 from holdfast.cli import demo
 from tests.support import cli_process, polling
+from tests.support.cli_process import Holdfast
 
-Holdfast = Callable[..., cli_process.Run]
 
-
-@pytest.mark.parametrize(("processes", "rounds"), [(3, 1), (6, 3)])
-def test_naive_tables_fork_and_the_store_does_not(
-    holdfast: Holdfast, tmp_path: Path, processes: int, rounds: int
-) -> None:
-    done = holdfast("demo", "--json", "--processes", str(processes), "--rounds", str(rounds), "--seed", "7")
+def test_naive_tables_fork_and_the_store_does_not(holdfast: Holdfast, tmp_path: Path) -> None:
+    rounds, compactors, kept = 2, 2, tmp_path / "kept"
+    done = holdfast("demo", "--json", "--processes", "4", "--rounds", "2", "--seed", "7", "--keep", kept)
     assert (done.code, done.err) == (0, "")
-    data, compactors = done.data, (processes + 1) // 2
-    assert (data["ok"], data["seed"], data["processes"], data["rounds"]) == (True, 7, processes, rounds)
+    data = done.data
+    assert (data["ok"], data["seed"], data["processes"], data["rounds"]) == (True, 7, 4, rounds)
     naive, store = data["naive"], data["holdfast"]
-    assert naive["forks"] == rounds
-    assert naive["heads"] == rounds * (compactors - 1) + 1
+    assert (naive["forks"], naive["heads"]) == (rounds, rounds * (compactors - 1) + 1)
     assert 0 < naive["lost"] < naive["acknowledged"]
     assert naive["lost"] + naive["in_context"] == naive["acknowledged"]
     assert (store["forks"], store["heads"], store["lost"], store["violations"]) == (0, 1, 0, [])
     assert store["acknowledged"] == store["in_log"] == store["in_context"] == naive["acknowledged"]
-    assert sum(session["messages"] for session in store["sessions"]) == store["acknowledged"]
     assert store["compactions"]["committed"] == rounds
     assert sum(store["compactions"].values()) == rounds * compactors
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_is_printed_is_what_the_kept_databases_hold(holdfast: Holdfast, tmp_path: Path) -> None:
-    done = holdfast("demo", "--json", "--processes", "4", "--rounds", "2", "--keep", "kept")
-    kept = tmp_path / "kept"
-    naive = sqlite3.connect(kept / "naive.db")
-    assert done.data["naive"]["sessions"] == [
-        {
-            "id": name,
-            "parent": parent,
-            "live": ended is None,
-            "messages": naive.execute(
-                "SELECT count(*) FROM messages WHERE session = ? AND text <> '' AND text NOT LIKE '% %'", (name,)
-            ).fetchone()[0],
-        }
-        for name, parent, ended in naive.execute("SELECT id, parent, ended FROM sessions ORDER BY rowid").fetchall()
-    ]
-    naive.close()
-    with SessionDB(kept / "holdfast.db") as db:
-        assert db.admin.fsck().ok
-        sessions = [(session.id, session.message_count) for session in db.sessions("start")]
-        assert len(db.transcript("start")) == done.data["holdfast"]["acknowledged"]
-    assert [(session["id"], session["messages"]) for session in done.data["holdfast"]["sessions"]] == sessions
-    again = holdfast("demo", "--keep", "kept")
+    check_kept_databases(kept, data)
+    again = holdfast("demo", "--keep", kept)
     assert again.code == 1
     assert "already" in again.sentence
 
 
-def test_the_figures_of_both_sides_are_printed(holdfast: Holdfast) -> None:
-    out = holdfast("demo", "--processes", "4", "--rounds", "2", "--seed", "1").out
+def check_kept_databases(folder: Path, data: dict[str, Any]) -> None:
+    """Compare the printed figures with the databases."""
+    with SessionDB(folder / "holdfast.db") as db:
+        assert db.admin.fsck().ok
+        sessions = [(session.id, session.message_count) for session in db.sessions("start")]
+        assert len(db.transcript("start")) == data["holdfast"]["acknowledged"]
+    assert [(session["id"], session["messages"]) for session in data["holdfast"]["sessions"]] == sessions
+
+
+def test_figures_of_both_sides_are_printed(holdfast: Holdfast, tmp_path: Path) -> None:
+    out = holdfast("demo", "--processes", "4", "--rounds", "1", "--seed", "1").out
     lines = {line[:21].strip(): line.split()[-2:] for line in out.splitlines()}
-    assert lines["forks"] == ["2", "0"]
-    assert lines["heads"] == ["3", "1"]
+    assert (lines["forks"], lines["heads"]) == (["1", "0"], ["2", "1"])
     assert "One head, nothing lost." in out
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_cannot_be_used_is_an_error(holdfast: Holdfast, tmp_path: Path) -> None:
+def test_unusable_directory_is_an_error(holdfast: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert holdfast("demo", "--keep", tmp_path / "file").code == 2
     assert holdfast("demo", "--keep", tmp_path / "file" / "below").code == 1
 
 
-def test_ended_from_outside_it_still_cleans_up(tmp_path: Path) -> None:
-    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
-    polling.until(lambda: list(tmp_path.glob("*/naive.db")) or process.poll() is not None)
-    os.kill(process.pid, signal.SIGTERM)
-    assert process.communicate(timeout=cli_process.PATIENCE) == ("", "")
-    assert process.returncode == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
+def find_racers(process: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @cli_process.needs_proc
-def test_a_killed_process_ends_the_race_with_an_error(tmp_path: Path) -> None:
-    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
-    polling.until(lambda: len(cli_process.racers(process)) == 6)
-    os.kill(cli_process.racers(process)[0], signal.SIGKILL)
-    out, err = process.communicate(timeout=cli_process.PATIENCE)
-    assert cli_process.Run(process.returncode, out, err).sentence.endswith("Run `holdfast demo` again.")
-    assert process.returncode == 1
+@pytest.mark.parametrize("how", ["interrupted", "terminated", "racer killed"])
+def test_ended_demo_leaves_no_process_and_no_file(tmp_path: Path, how: str) -> None:
+    with cli_process.start(tmp_path, "demo", "--rounds", "100") as process:
+        polling.until(lambda: len(find_racers(process)) == 6)
+        if how == "interrupted":
+            os.killpg(process.pid, signal.SIGINT)
+        elif how == "terminated":
+            process.terminate()
+        else:
+            os.kill(find_racers(process)[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=cli_process.PATIENCE)
+    done = cli_process.Run(process.returncode, out, err)
+    if how == "racer killed":
+        assert (done.code, done.sentence.endswith("Run `holdfast demo` again.")) == (1, True)
+    elif how == "interrupted":
+        assert done == (130, "", "Interrupted.\n")
+    else:  # A racer that was just starting reports that its parent is gone.
+        assert (done.code, done.out) == (128 + signal.SIGTERM, "")
+    polling.until(lambda: not group_exists(process.pid))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -108,20 +110,73 @@ GOOD = {
 }
 
 
-def test_a_store_that_kept_its_promises_is_told_from_one_that_did_not() -> None:
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"lost": 1},
+        {"forks": 1},
+        {"heads": 2},
+        {"sessions": GOOD["sessions"][:1]},
+        {"sessions": [*GOOD["sessions"], {"id": "r1.c2"}]},
+        {"compactions": {"committed": 2}},
+        {"violations": ["P4: forked"]},
+    ],
+)
+def test_any_broken_promise_fails_the_demo(broken: dict[str, Any]) -> None:
     assert demo.keeps_promises(GOOD, 1)
-    assert not demo.keeps_promises({**GOOD, "lost": 1}, 1)
-    assert not demo.keeps_promises({**GOOD, "forks": 1}, 1)
-    assert not demo.keeps_promises({**GOOD, "heads": 2}, 1)
-    assert not demo.keeps_promises({**GOOD, "sessions": GOOD["sessions"][:1]}, 1)
-    assert not demo.keeps_promises({**GOOD, "sessions": [*GOOD["sessions"], {"id": "r1.c2"}]}, 1)
-    assert not demo.keeps_promises({**GOOD, "compactions": {"committed": 2}}, 1)
-    assert not demo.keeps_promises({**GOOD, "violations": ["P4: forked"]}, 1)
+    assert not demo.keeps_promises({**GOOD, **broken}, 1)
 
 
-def test_figures_tell_a_fork_and_a_lost_message() -> None:
-    sessions = [("start", None, False, {"a", "b", "x"}), ("c1", "start", True, {"b"}), ("c2", "start", True, set())]
-    found = demo.measure(sessions, {"a", "b", "c"}, ["a summary", "b"])
-    assert (found["acknowledged"], found["in_log"], found["in_context"], found["lost"]) == (3, 2, 2, 1)
-    assert (found["heads"], found["forks"]) == (2, 1)
-    assert [each["messages"] for each in found["sessions"]] == [2, 1, 0]
+# --- tour ---------------------------------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_tour_shows_tools_compaction_and_recall_and_touches_no_file(holdfast: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / ".holdfast.toml").write_text("wrong = 1", "utf-8")
+    done = holdfast("tour", HOLDFAST_DB=str(tmp_path / "mine.db"), OPENAI_API_KEY="key", HOLDFAST_MODEL="openai/x")
+    assert (done.code, done.err) == (0, "")
+    rest = done.out
+    for text in (
+        *("> Our train to Porto leaves at 9:40 from platform 4.", "kept as message 1 ", "> read ferries.txt"),
+        *("read_file", "> /compact here 1", "Compacted up to message", "> From which platform do we leave?"),
+        *("You said in message 1 ", "`holdfast --continue`", "You said in message 3", "1 compaction"),
+        "the store passed every check",
+    ):
+        assert text in rest, text
+        rest = rest.partition(text)[2]
+    assert os.listdir(tmp_path) == [".holdfast.toml"]
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="the size of a pipe can only be set on Linux")
+def test_interrupted_tour_exits_with_130_and_leaves_no_file(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    # The pipe has room for the first lines only, so the tour cannot end before it is read.
+    room = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    filled = os.write(write, b"x" * (room - 300))
+    with cli_process.start(tmp_path, "tour", stdout=write) as process:
+        os.close(write)
+        polling.until(lambda: struct.unpack("i", fcntl.ioctl(read, termios.FIONREAD, bytes(4)))[0] > filled)
+        process.send_signal(signal.SIGINT)
+        with os.fdopen(read, "rb") as file:
+            shown = file.read()
+        _, err = process.communicate(timeout=cli_process.PATIENCE)
+    assert (process.returncode, err) == (130, "Interrupted.\n")
+    assert b"A short conversation" in shown
+    assert b"the store passed every check" not in shown
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_run_without_a_terminal_plays_the_tour(tmp_path: Path) -> None:
+    program = tmp_path / "venv" / "bin" / "holdfast"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
+    program.chmod(0o755)
+    (tmp_path / "venv" / "run.stamp").touch()
+    command = ["make", "-C", str(ROOT), "--no-print-directory", f"VENV={tmp_path / 'venv'}", "run"]
+    done = cli_process.run(tmp_path, command=command, piped="hello\n")
+    assert (done.code, done.err) == (0, "")
+    assert "the store passed every check" in done.out
+    assert os.listdir(tmp_path) == ["venv"]

@@ -1,12 +1,9 @@
-"""The program's manners: exit codes, one sentence for each error, data and notes kept apart."""
+"""The program: exit codes, one sentence for each error, data separate from notes, and light imports."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -14,44 +11,29 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
-from holdfast.cli import program as cli
-from tests.support import cli_in_process, cli_process, polling
+from holdfast.cli import program
+from tests.support import cli_commands, cli_in_process, cli_process
+from tests.support.cli_process import Holdfast
 
-Holdfast = Callable[..., cli_process.Run]
-# What only a chat needs, or an agent.
-CHAT = {"prompt_toolkit", "rich", "httpx2", "holdfast.runtime.runtime", "holdfast.chat.chat", "holdfast.cli.one_shot"}
-LOOKING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"], ["doctor"]]
+READING = [["sessions", "list"], ["sessions", "show", "last"], ["sessions", "tree"]]
 
 
-def test_version_is_printed(holdfast: Holdfast) -> None:
-    for option in ("--version", "-V"):
-        assert holdfast(option) == (0, f"holdfast {package.__version__}\n", "")
-
-
-def test_console_script_is_the_same_program(tmp_path: Path) -> None:
-    script = Path(sys.prefix) / "bin" / "holdfast"
-    done = subprocess.run([script, "--version"], env=cli_process.environment(tmp_path), capture_output=True, check=True)
-    assert done.stdout.decode() == f"holdfast {package.__version__}\n"
-
-
-def test_version_loads_nothing_but_holdfast_itself(tmp_path: Path) -> None:
-    code = "import sys; import holdfast.cli; sys.argv[1:] = ['--version']; holdfast.cli.main(); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True)
-    loaded = set(done.stdout.split())
-    assert {name for name in loaded if name.startswith("holdfast.")} == {"holdfast.cli"}
-    assert not loaded & {"click", "msgspec", "apsw", "platformdirs", "json", "subprocess", "asyncio", "sqlite3"}
+def test_version_is_printed(holdfast: Holdfast, tmp_path: Path) -> None:
+    version = (0, f"holdfast {package.__version__}\n", "")
+    assert holdfast("--version") == holdfast("-V") == version
+    assert cli_process.run(tmp_path, "--version", command=[f"{sys.prefix}/bin/holdfast"]) == version
 
 
 @click.command()
 def faulty() -> None:
-    """A command with a mistake in it."""
+    """Fail."""
     raise AssertionError("one and one is three")
 
 
-def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
+def test_internal_error_is_one_sentence_and_logged_with_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
+    monkeypatch.setitem(program.COMMANDS, "faulty", (f"{__name__}:faulty", "Fails."))
     done = cli_in_process.run(tmp_path, "faulty")
     assert done.code == 1
     assert done.sentence.startswith("holdfast: internal error (AssertionError).")
@@ -59,190 +41,67 @@ def test_a_fault_of_the_program_is_called_one_and_logged_with_its_trace(
     assert "one and one is three" in caplog.text
 
 
-def test_a_command_loads_no_other_command(holdfast: Holdfast, tmp_path: Path) -> None:
-    code = "import sys; sys.argv[1:] = ['sessions', 'list', '--db', ':memory:']\nimport holdfast.cli\n"
-    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules)"
-    env = cli_process.environment(tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, encoding="utf-8", check=True)
-    loaded = set(done.stdout.split())
-    assert "holdfast.cli.sessions_list" in loaded
-    assert not loaded & {
-        "holdfast.cli.demo",
-        "holdfast.cli.doctor",
-        "holdfast.cli.sessions_tree",
-        "sqlite3",
-        "multiprocessing",
-    }
-    assert not loaded & CHAT
-
-
-@pytest.mark.parametrize("arguments", [["--help"], [], ["sessions", "--help"], ["chat", "--help"]], ids=" ".join)
-def test_help_loads_nothing_of_the_chat(tmp_path: Path, arguments: list[str]) -> None:
-    code = f"import sys; sys.argv[1:] = {arguments}\nimport holdfast.cli\n"
-    code += "try: holdfast.cli.main()\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
-    env = cli_process.environment(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    assert "Usage: holdfast" in done.stdout
-    assert not set(done.stderr.split()) & CHAT
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["sessions"], ["sessions", "--help"]])
-def test_help_names_every_command(holdfast: Holdfast, arguments: list[str]) -> None:
-    done = holdfast(*arguments)
+@pytest.mark.parametrize("words", ["", "--help", "-h", "sessions", "sessions --help"])
+def test_help_names_every_command(holdfast: Holdfast, words: str) -> None:
+    done = holdfast(*words.split())
     assert (done.code, done.err) == (0, "")
-    named = ("list", "show", "tree") if "sessions" in arguments else ("sessions", "doctor", "demo")
-    assert all(f"\n  {name} " in done.out for name in named)
-
-
-@pytest.mark.parametrize("command", [*LOOKING, ["demo"]])
-def test_every_command_explains_itself(holdfast: Holdfast, command: list[str]) -> None:
-    done = holdfast(*command, "--help")
-    assert (done.code, done.err) == (0, "")
-    assert "--json" in done.out
+    prefix = ("sessions",) if "sessions" in words else ()
+    named = {path[len(prefix)] for path in cli_commands.commands() if path[: len(prefix)] == prefix}
+    assert [name for name in named if f"\n  {name} " not in done.out] == []
+    assert prefix or "holdfast chat --help" in done.out
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ["bogus"],
-        ["--bogus"],
-        ["sessions", "bogus"],
-        ["sessions", "show"],
-        ["sessions", "list", "extra"],
-        ["sessions", "list", "--limit", "many"],
-        ["sessions", "list", "--limit", "0"],
-        ["sessions", "list", "--db", ""],
-        ["demo", "--processes", "1"],
-        ["\x1b[31mred"],
+        *("bogus", "--bogus", "sessions bogus", "sessions show", "sessions list extra", "sessions list --limit many"),
+        *("sessions list --limit 0", "demo --processes 1", "doctor --nonsense", "\x1b[31mred"),
     ],
 )
-def test_wrong_use_is_one_sentence_and_exit_2(holdfast: Holdfast, arguments: list[str]) -> None:
-    done = holdfast(*arguments)
+def test_usage_error_is_one_sentence_with_exit_2(holdfast: Holdfast, words: str) -> None:
+    done = holdfast(*words.split())
     assert done.code == 2
     assert "--help" in done.sentence
     assert "\x1b" not in done.err
 
 
-def test_options_before_a_command_are_told_where_they_go(holdfast: Holdfast) -> None:
+def test_misplaced_or_empty_option_is_explained(holdfast: Holdfast) -> None:
     done = holdfast("--db", "x", "sessions", "list")
     assert done.code == 2
     assert "`holdfast sessions ... --db ...`" in done.sentence
+    assert holdfast("sessions", "list", "--db", "").code == 2
 
 
-@pytest.mark.parametrize("command", LOOKING[:3])
-def test_who_only_looks_makes_no_database(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
-    missing = tmp_path / "sub" / "none.db"
+# --- the store -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", READING, ids=" ".join)
+def test_reading_command_refuses_what_is_not_a_store(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
+    missing = tmp_path / "sub" / "none\x1b[31m.db"
     done = holdfast(*command, "--db", missing)
     assert done.code == 1
-    assert f"There is no database at {missing}." in done.sentence
+    assert "sub/none\\x1b[31m.db." in done.sentence
     assert "--db" in done.sentence
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_empty_file_is_left_empty(holdfast: Holdfast, tmp_path: Path) -> None:
-    empty = tmp_path / "empty.db"
+    assert "is a directory" in holdfast(*command, "--db", tmp_path).sentence
+    notes, empty = tmp_path / "notes.txt", tmp_path / "empty.db"
+    notes.write_text("not a database\n" * 1000)
+    notes.chmod(0o644)
     empty.touch()
-    done = holdfast("sessions", "list", "--db", empty)
-    assert (done.code, empty.stat().st_size) == (1, 0)
-    assert "There is no database" in done.sentence
+    assert "not a database" in holdfast(*command, "--db", notes).sentence
+    assert (notes.read_text(), notes.stat().st_mode & 0o777) == ("not a database\n" * 1000, 0o644)
+    assert "There is no database" in holdfast(*command, "--db", empty).sentence
+    assert empty.stat().st_size == 0
 
 
-@pytest.mark.parametrize("command", LOOKING[:3])
-def test_a_directory_is_refused(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
-    done = holdfast(*command, "--db", tmp_path)
-    assert done.code == 1
-    assert "is a directory" in done.sentence
+# --- the streams ---------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("command", LOOKING[:3])
-def test_a_file_of_something_else_is_refused_and_untouched(
-    holdfast: Holdfast, tmp_path: Path, command: list[str]
-) -> None:
-    garbage = tmp_path / "notes.txt"
-    garbage.write_text("not a database\n" * 1000)
-    garbage.chmod(0o644)
-    done = holdfast(*command, "--db", garbage)
-    assert done.code == 1
-    assert "not a database" in done.sentence
-    assert garbage.read_text() == "not a database\n" * 1000
-    assert garbage.stat().st_mode & 0o777 == 0o644
-
-
-def test_a_shared_directory_is_refused_with_the_remedy(holdfast: Holdfast, trip: Path) -> None:
-    trip.parent.chmod(0o777)
-    done = holdfast("sessions", "list", "--db", trip)
-    assert done.code == 1
-    assert f"chmod go-w {trip.parent}" in done.sentence
-
-
-def test_a_path_with_escape_codes_is_shown_safely(holdfast: Holdfast, tmp_path: Path) -> None:
-    done = holdfast("sessions", "list", "--db", tmp_path / "\x1b[31mred.db")
-    assert "\\x1b[31mred.db" in done.sentence
-    assert "\x1b" not in done.err
-
-
-def test_a_store_of_a_newer_version_is_refused(holdfast: Holdfast, tmp_path: Path) -> None:
-    path = tmp_path / "newer.db"
-    with SessionDB(path) as db:
-        db.driver._writer.pragma("user_version", 99)  # type: ignore[attr-defined]
-    assert "schema 99" in holdfast("sessions", "list", "--db", path).sentence
-
-
-def test_environment_names_the_store(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    assert "Trip to Lisbon" in holdfast("sessions", "list", HOLDFAST_DB=str(trip)).out
-    home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    trip.rename(home / "holdfast.db")
-    assert "Trip to Lisbon" in holdfast("sessions", "list", HOLDFAST_HOME=str(home)).out
-
-
-def test_a_reader_that_has_seen_enough_ends_it_silently(trip: Path, tmp_path: Path) -> None:
-    with SessionDB(trip) as db:
-        db.append_messages("other", [{"role": "user", "content": "long " * 1000} for _ in range(200)])
-    process = subprocess.Popen(
-        [*cli_process.PROGRAM, "sessions", "show", "other", "--db", trip],
-        env=cli_process.environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"other\n"
-    process.stdout.close()
-    assert process.stderr is not None
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(cli_process.PATIENCE) == 0
-
-
-PAGES = [
-    ["list"],
-    ["list", "--all"],
-    ["list", "--json"],
-    ["search", "long"],
-    ["search", "long", "--json"],
-    ["show", "other"],
-    ["show", "other", "--json"],
-    ["show", "other", "--context"],
-    ["tree"],
-    ["tree", "--json"],
-    ["export", "--all"],
-    ["export", "--all", "-o", "/dev/stdout"],
-    ["export", "--all", "--format", "markdown"],
-    ["export", "--all", "--format", "html"],
-    ["show", "--help"],
-]
+LONG = ["list", "list --json", "search long", "show other", "show other --json", "tree", "export --all"]
 
 
 @pytest.fixture(scope="module")
-def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that any command has more to say of than a pipe holds, and a branch for the tree."""
+def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose listings are larger than the buffer of a pipe."""
     path = tmp_path_factory.mktemp("long") / "long.db"
     with SessionDB(path) as db:
         db.create_session("other", source="test")
@@ -252,102 +111,125 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("command", PAGES, ids=" ".join)
-def test_whatever_is_listed_a_reader_may_leave_after_a_line(long: Path, tmp_path: Path, command: list[str]) -> None:
-    arguments = [*command] if "--help" in command else [*command, "--db", str(long)]
-    arguments += ["--limit", "1000"] if command[0] in ("list", "search", "tree") else []
-    script = 'set -o pipefail; "$@" | head -n 1'
-    done = subprocess.run(
-        ["bash", "-c", script, "-", *cli_process.PROGRAM, "sessions", *arguments],
-        env=cli_process.environment(tmp_path),
-        capture_output=True,
-        timeout=cli_process.PATIENCE,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.count(b"\n") == 1
+@pytest.mark.parametrize("words", [*LONG, "export --all -o /dev/stdout", "export --all --format html", "show --help"])
+def test_closed_pipe_ends_any_listing_silently(long_store: Path, tmp_path: Path, words: str) -> None:
+    arguments = words.split() if "--help" in words else [*words.split(), "--db", str(long_store)]
+    arguments += ["--limit", "1000"] if arguments[0] in ("list", "search", "tree") else []
+    script = ["bash", "-c", 'set -o pipefail; "$@" | head -n 1', "-", *cli_process.PROGRAM, "sessions"]
+    done = cli_process.run(tmp_path, *arguments, command=script)
+    assert (done.code, done.err, done.out.count("\n")) == (0, "", 1)
 
 
-@pytest.mark.parametrize(("command", "code"), [(["show", "nobody"], 1), (["list", "--limit", "1"], 0), (["bogus"], 2)])
-def test_a_closed_standard_error_changes_no_exit_code(
-    trip: Path, tmp_path: Path, command: list[str], code: int
-) -> None:
+@pytest.mark.parametrize(("words", "code"), [("show unknown", 1), ("list --limit 1", 0)])
+def test_closed_standard_error_changes_no_exit_code(trip: Path, tmp_path: Path, words: str, code: int) -> None:
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run(
-        [*cli_process.PROGRAM, "sessions", *command, *([] if code == 2 else ["--db", str(trip)])],
-        env=cli_process.environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=write,
-        timeout=cli_process.PATIENCE,
-        check=False,
-    )
+    done = cli_process.run(tmp_path, "sessions", *words.split(), "--db", trip, stderr=write)
     os.close(write)
-    assert done.returncode == code
-
-
-@pytest.mark.parametrize("locale", ["C", "POSIX"])
-def test_a_plain_locale_speaks_utf_8(trip: Path, tmp_path: Path, locale: str) -> None:
-    env = {**cli_process.environment(tmp_path), "LC_ALL": locale}
-    del env["PYTHONIOENCODING"]
-
-    def run(*arguments: str) -> bytes:
-        command = [*cli_process.PROGRAM, "sessions", *arguments, "--db", str(trip)]
-        return subprocess.run(command, env=env, capture_output=True, timeout=cli_process.PATIENCE, check=True).stdout
-
-    run("title", "other", "漢字 naïve")
-    assert "漢字 naïve".encode() in run("list")
-    assert "漢字 naïve".encode() in run("show", "漢字 naïve")
-    assert "└─".encode() in run("tree")
+    assert done.code == code
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_output_that_cannot_be_written_is_an_error(trip: Path, tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*cli_process.PROGRAM, "sessions", "list", "--db", trip],
-            env=cli_process.environment(tmp_path),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            check=False,
-        )
-    assert cli_process.Run(done.returncode, "", done.stderr).sentence.startswith("holdfast: cannot write the output")
-    assert done.returncode == 1
+        done = cli_process.run(tmp_path, "sessions", "list", "--db", trip, stdout=full)
+    assert done.code == 1
+    assert done.sentence.startswith("holdfast: cannot write the output")
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *cli_process.PROGRAM]
+    assert cli_process.run(tmp_path, "sessions", "list", "--db", trip, command=closed) == (0, "", "")
 
 
-def test_closed_standard_output_is_no_error(trip: Path, tmp_path: Path) -> None:
-    command = f"exec {sys.executable} -m holdfast sessions list --db {trip} >&-"
-    done = subprocess.run(
-        ["sh", "-c", command], env=cli_process.environment(tmp_path), capture_output=True, check=False
+def test_encoding_decides_between_glyphs_and_ascii(trip: Path, tmp_path: Path, holdfast: Holdfast) -> None:
+    assert holdfast("sessions", "title", "other", "漢字 naïve", "--db", trip).code == 0
+    plain = cli_process.run(tmp_path, "sessions", "tree", "--db", trip, env={"PYTHONIOENCODING": "", "LC_ALL": "C"})
+    assert "漢字 naïve" in plain.out
+    assert "└─" in plain.out
+    ascii_only = cli_process.run(tmp_path, "sessions", "tree", "--db", trip, env={"PYTHONIOENCODING": "ascii"})
+    assert ascii_only.out.isascii()
+    assert "`- * " in ascii_only.out
+    assert "\\u6f22\\u5b57" in ascii_only.out
+
+
+# --- imports ------------------------------------------------------------------------------------------
+
+
+HEAVY = {
+    *("acp", "apsw", "asyncio", "difflib", "httpx2", "jsonschema", "markdown_it", "mcp", "multiprocessing"),
+    *("prompt_toolkit", "psycopg", "rich", "websockets", "sqlite3", "ssl", "textual"),
+    *("holdfast.agent.agent", "holdfast.store.db", "holdfast.chat.chat"),
+}
+NOTHING = set[str]()
+STORE = {"apsw", "holdfast.store.db"}
+# The module of the process folders also runs processes.
+PROCESSES = STORE | {"asyncio", "ssl"}
+AGENT = PROCESSES | {"difflib", "holdfast.agent.agent"}
+
+
+# The heavy modules of commands, their exit code, and the commands with arguments.
+USES = [
+    (NOTHING, 0, ["completion zsh", "config check", "config edit", "config path", "config show", "mcp list"]),
+    (NOTHING, 2, ["tui"]),
+    # Without a greeting of the editor: the rest is loaded after it.
+    ({"asyncio", "ssl"}, 0, ["acp"]),
+    ({"apsw"}, 0, ["salvage data/holdfast.db new.db"]),
+    (STORE, 0, ["audit", "backup copy.db", "db copy data/holdfast.db copy.db", "db init data/holdfast.db"]),
+    (STORE, 0, ["db status", "db scrub", "doctor", "gateway allow telegram 42", "gateway deny telegram 42"]),
+    (STORE, 0, ["gateway failed", "gateway people", "gateway status", "sessions export last", "sessions list"]),
+    (STORE, 0, ["sessions prune --older-than 9999", "sessions search hello", "sessions show last"]),
+    (STORE, 0, ["sessions title last Named", "sessions tree"]),
+    (STORE, 1, ["gateway pair WRONG", "gateway retry 1", "restore copy.db", "sessions import none.jsonl"]),
+    (STORE | {"multiprocessing", "sqlite3"}, 0, ["demo --rounds 1"]),
+    (PROCESSES, 0, ["sessions delete last --yes", "sessions redact last 1 --yes"]),
+    (AGENT, 0, ["chat -p hi", "rpc", "tour"]),
+    # Refused after everything was loaded, before it listens.
+    (AGENT | {"httpx2", "multiprocessing"}, 1, ["gateway run --host 0.0.0.0"]),
+]
+CASES = [(words, modules, code) for modules, code, group in USES for words in group]
+CODE = """
+import sys, holdfast.cli
+try: holdfast.cli.main()
+except SystemExit as left: print(left.code or 0, *sys.modules, file=sys.stderr)
+else: print(0, *sys.modules, file=sys.stderr)
+"""
+
+
+def loaded_modules(home: Path, *arguments: str, **env: str) -> tuple[int, set[str]]:
+    """Return the exit code of the program, and the modules that are loaded at its end."""
+    done = cli_process.run_code(home, CODE, *arguments, env={**cli_process.OFFLINE, "EDITOR": "true", **env})
+    code, *modules = done.err.splitlines()[-1].split()
+    return int(code), set(modules)
+
+
+@pytest.mark.parametrize(("words", "expected", "exit_code"), CASES, ids=[words for words, _, _ in CASES])
+def test_command_loads_only_what_it_uses(tmp_path: Path, words: str, expected: set[str], exit_code: int) -> None:
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        db.create_session("talk", source="test", title="Talk")
+        db.append_message("talk", role="user", content="hello there")
+    code, modules = loaded_modules(tmp_path, *words.split())
+    assert (code, modules & HEAVY) == (exit_code, expected)
+    assert not modules & {"holdfast.cli.demo", "holdfast.cli.sessions_tree"} or words.rsplit(maxsplit=1)[-1] in (
+        "1",
+        "tree",
     )
-    assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_encoding_without_boxes_gets_ascii(holdfast: Holdfast, trip: Path) -> None:
-    with SessionDB(trip) as db:
-        db.set_session_title("other", "漢字")
-    done = holdfast("sessions", "tree", "--db", trip, PYTHONIOENCODING="ascii")
-    assert done.code == 0
-    assert done.out.isascii()
-    assert "`- * " in done.out
-    assert "\\u6f22\\u5b57" in done.out
+def test_every_command_has_a_case() -> None:
+    commands = [" ".join(command) for command in cli_commands.commands()]
+    assert sorted(commands) == sorted(
+        max((c for c in commands if words.startswith(c)), key=len) for words, _, _ in CASES
+    )
 
 
-@cli_process.needs_proc
-def test_interrupt_is_exit_130_without_a_traceback(tmp_path: Path) -> None:
-    process = cli_process.start(tmp_path, "demo", "--rounds", "100")
-    polling.until(lambda: len(cli_process.racers(process)) == 6)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=cli_process.PATIENCE)
-    assert (process.returncode, out, err) == (130, "", "Interrupted.\n")
-    polling.until(lambda: not _anyone_in(process.pid))
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.parametrize("group", sorted({command[:-1] for command in cli_commands.commands()}), ids=" ".join)
+def test_help_loads_nothing_heavy(tmp_path: Path, group: tuple[str, ...]) -> None:
+    code, modules = loaded_modules(tmp_path, *group, "--help")
+    assert (code, modules & HEAVY) == (0, NOTHING)
 
 
-def _anyone_in(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+def test_version_and_completion_load_next_to_nothing(tmp_path: Path) -> None:
+    code, modules = loaded_modules(tmp_path, "--version")
+    assert (code, {name for name in modules if name.startswith("holdfast.")}) == (0, {"holdfast.cli"})
+    assert not modules & {"click", "msgspec", "apsw", "platformdirs", "json", "subprocess", "asyncio", "sqlite3"}
+    words = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast ", "COMP_CWORD": "1"}
+    code, modules = loaded_modules(tmp_path, **words)
+    assert (code, modules & {*HEAVY, "holdfast.cli.sessions", "holdfast.cli.doctor"}) == (0, NOTHING)

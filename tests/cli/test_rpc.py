@@ -1,4 +1,4 @@
-"""`holdfast rpc`: standard output carries frames only, whatever comes in and whoever prints; a token, a stop."""
+"""`holdfast rpc`: standard output carries frames only; tokens, and the end on a signal."""
 
 from __future__ import annotations
 
@@ -16,49 +16,40 @@ import pytest
 from websockets.asyncio import client
 
 from holdfast import SessionDB
-from tests.support import cli_in_process, cli_process
+from tests.support import cli_process
+from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.rpc_peers import request
 
-OFFLINE = {"HOLDFAST_MODEL": "offline"}
 
-
-def test_what_is_piped_in_is_answered_by_frames_and_nothing_else(tmp_path: Path) -> None:
+def test_input_is_answered_by_frames_only(tmp_path: Path) -> None:
     lines = [
-        json.dumps(request(1, "session.create", {})).encode(),
-        b"\xff\xfe nonsense",
-        b"[]",
-        b'{"jsonrpc": "2.0", "id": 2, "method": "prompt.submit", "params": {"session_id": 7}}',
-        json.dumps(request(3, "session.list", {})).encode(),
-        json.dumps(request(4, "prompt.submit", {"text": "Hello", "uid": "u"})).encode(),
+        json.dumps(request(1, "session.create", {})),
+        "\udcff\udcfe nonsense",
+        "[]",
+        '{"jsonrpc": "2.0", "id": 2, "method": "prompt.submit", "params": {"session_id": 7}}',
+        json.dumps(request(3, "session.list", {})),
+        json.dumps(request(4, "prompt.submit", {"text": "Hello", "uid": "u"})),
     ]
-    done = subprocess.run(
-        [*cli_process.PROGRAM, "rpc", "--log-level", "debug"],
-        cwd=tmp_path,
-        env=cli_process.environment(tmp_path, OFFLINE),
-        input=b"\n".join(lines),
-        capture_output=True,
-        timeout=cli_process.PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    ready, *answers = map(json.loads, done.stdout.splitlines())
+    done = cli_process.run(tmp_path, "rpc", "--log-level", "debug", env=OFFLINE, piped="\n".join(lines))
+    assert done.code == 0, done.err
+    assert "Traceback" not in done.err
+    ready, *answers = map(json.loads, done.out.splitlines())
     assert (ready["method"], ready["params"]["type"]) == ("event", "ready")
     found = {each["id"]: each for each in answers if each.get("id") is not None}
     assert found[1]["result"]["begun"] is False
     assert found[2]["error"]["code"] == -32602
     assert "sessions" in found[3]["result"]
-    # The input ended before the turn did: it is told to its end all the same, and last of all.
     assert found[4]["result"]["session_id"] == found[1]["result"]["session_id"]
+    assert [each["error"]["code"] for each in answers if "id" in each and each["id"] is None] == [-32700, -32600]
+    # The turn ends although the input ended before.
     last = answers[-1]["params"]
     assert (last["type"], last["payload"]["uid"], last["payload"]["status"]) == ("message.complete", "u", "completed")
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         assert [each.end_reason for each in db.list_sessions(every=True)] == ["tui_close"]
-    assert [each["error"]["code"] for each in answers if "id" in each and each["id"] is None] == [-32700, -32600]
-    assert b"Traceback" not in done.stderr
 
 
 PRINTS = """
-import os, subprocess, sys
+import os
 from holdfast.rpc import line_transport
 print("before")
 with line_transport.reserve_stdio() as kept:
@@ -70,149 +61,97 @@ print("after", input())
 """
 
 
-def test_whoever_prints_or_reads_meanwhile_does_it_elsewhere(tmp_path: Path) -> None:
-    # By a pipe what is printed waits in a buffer, which is where it could come out too late.
-    with subprocess.Popen(
-        [sys.executable, "-c", PRINTS],
-        env=cli_process.environment(tmp_path),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(b"in\n")
+def test_prints_and_child_processes_do_not_use_the_frame_streams(tmp_path: Path) -> None:
+    # With a pipe, printed text stays in a buffer and could be flushed too late.
+    streams = {"stdin": subprocess.PIPE, "command": [sys.executable, "-c", PRINTS]}
+    with cli_process.start(tmp_path, **streams) as process:
+        process.stdin.write("in\n")
         process.stdin.flush()
-        assert [process.stdout.readline() for _ in range(2)] == [b"before\n", b"frame in\n"]
-        process.stdin.write(b"more\n")
+        assert [process.stdout.readline() for _ in range(2)] == ["before\n", "frame in\n"]
+        process.stdin.write("more\n")
         process.stdin.close()
-        assert process.stdout.read() == b"after more\n"
-        assert {*process.stderr.read().splitlines()} == {b"printed", b"started", b"at the end"}
+        assert process.stdout.read() == "after more\n"
+        assert {*process.stderr.read().splitlines()} == {"printed", "started", "at the end"}
 
 
-def test_where_standard_error_is_closed_what_is_printed_goes_nowhere(tmp_path: Path) -> None:
-    # A socket, as node has it, could be written to though it is input.
+def test_printed_text_is_dropped_without_standard_error(tmp_path: Path) -> None:
+    code = "import os\nfrom holdfast.rpc import line_transport\nwith line_transport.reserve_stdio() as kept:\n"
+    code += "    for fd in (1, 2): os.write(fd, b'words')\n    os.write(kept.writes, b'frame')\n"
+    # A socket, as node uses it, could be written to although it is the input.
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        done = subprocess.run(
-            ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", PRINTED],
-            env=cli_process.environment(tmp_path),
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            timeout=cli_process.PATIENCE,
-            check=False,
-        )
+        closed = ["sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", code]
+        done = cli_process.run(tmp_path, command=closed, stdin=theirs)
         theirs.close()
-        assert (done.stdout, ours.recv(100)) == (b"frame", b"")
-
-
-PRINTED = """
-import os
-from holdfast.rpc import line_transport
-with line_transport.reserve_stdio() as kept:
-    for descriptor in (1, 2):
-        os.write(descriptor, b"words")
-    os.write(kept.writes, b"frame")
-"""
+        assert (done.out, ours.recv(100)) == ("frame", b"")
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-"])
-def test_what_is_closed_is_said_and_no_other_file_gets_frames(tmp_path: Path, closed: str) -> None:
-    log = tmp_path / "my.log"
-    done = subprocess.run(
-        ["sh", "-c", f'exec "$@" {closed}', "sh", *cli_process.PROGRAM, "rpc"],
-        cwd=tmp_path,
-        env=cli_process.environment(tmp_path, {**OFFLINE, "HOLDFAST_LOG": str(log)}),
-        input=json.dumps(request(1, "server.info")).encode() if closed == ">&-" else b"",
-        capture_output=True,
-        timeout=cli_process.PATIENCE,
-        check=False,
+def test_closed_stream_is_reported_and_no_other_file_gets_frames(tmp_path: Path, closed: str) -> None:
+    log, script = tmp_path / "my.log", ["sh", "-c", f'exec "$@" {closed}', "sh", *cli_process.PROGRAM]
+    frames = json.dumps(request(1, "server.info"))
+    done = cli_process.run(
+        tmp_path, "rpc", command=script, env={**OFFLINE, "HOLDFAST_LOG": str(log)}, piped=frames * (closed == ">&-")
     )
-    said = b"holdfast: Standard input and output must be open: they carry the frames.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (1, b"", said)
+    sentence = "holdfast: Standard input and output must be open: they carry the frames."
+    assert (done.code, done.sentence) == (1, sentence)
     assert not log.exists()
 
 
 def test_output_that_cannot_be_written_is_a_failure(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [*cli_process.PROGRAM, "rpc"],
-            cwd=tmp_path,
-            env=cli_process.environment(tmp_path, OFFLINE),
-            stdin=subprocess.DEVNULL,
-            stdout=full,
-            stderr=subprocess.PIPE,
-            timeout=cli_process.PATIENCE,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        b"holdfast: cannot write the output: No space left on device.\n",
-    )
+        done = cli_process.run(tmp_path, "rpc", env=OFFLINE, stdout=full)
+    assert (done.code, done.sentence) == (1, "holdfast: cannot write the output: No space left on device.")
 
 
-def test_a_token_is_made_and_told_and_a_signal_ends_it(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [*cli_process.PROGRAM, "rpc", "--websocket", "localhost:0"],
-        cwd=tmp_path,
-        env=cli_process.environment(tmp_path, OFFLINE),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
+def test_websocket_prints_a_token_and_ends_on_a_signal(tmp_path: Path) -> None:
+    with cli_process.start(tmp_path, "rpc", "--websocket", "localhost:0", env=OFFLINE) as process:
         try:
-            assert process.stdout is not None
-            assert process.stderr is not None
             token = re.match(r"Token for this run: ([\w-]{40,}) ", process.stderr.readline())
             address = re.fullmatch(r"Listening at (ws://localhost:\d+/)\n", process.stderr.readline())
             assert token
             assert address
-            assert asyncio.run(greeted(address[1], token[1], process)) == ("ready", "interrupted", 1001)
+            assert asyncio.run(interrupt_prompt(address[1], token[1], process)) == ("ready", "interrupted", 1001)
             assert process.wait(cli_process.PATIENCE) == 128 + signal.SIGTERM
             assert (process.stdout.read(), process.stderr.read()) == ("", "")
         finally:
             process.kill()
 
 
-async def greeted(address: str, token: str, process: subprocess.Popen[str]) -> tuple[Any, Any, int | None]:
-    """How a client is greeted, told what becomes of its prompt, and that the program ends."""
-    async with client.connect(address, additional_headers={"Authorization": f"Bearer {token}"}, proxy=None) as made:
-        said = json.loads(await made.recv())
-        await made.send(json.dumps(request(1, "prompt.submit", {"text": "run sleep 30"})))
-        await until(made, "approval.request")
+async def interrupt_prompt(address: str, token: str, process: subprocess.Popen[str]) -> tuple[Any, Any, int | None]:
+    """Send a signal during a turn; return the greeting, the status of the turn, and the close code."""
+
+    async def wait_for(kind: str) -> dict[str, Any]:
+        while (event := json.loads(await connection.recv()).get("params", {})).get("type") != kind:
+            pass
+        payload: dict[str, Any] = event["payload"]
+        return payload
+
+    headers = {"Authorization": f"Bearer {token}"}
+    async with client.connect(address, additional_headers=headers, proxy=None) as connection:
+        greeting = json.loads(await connection.recv())
+        await connection.send(json.dumps(request(1, "prompt.submit", {"text": "run sleep 30"})))
+        await wait_for("approval.request")
         process.send_signal(signal.SIGTERM)
-        ended = await until(made, "message.complete")
-        await made.wait_closed()
-        return said["params"]["type"], ended["status"], made.close_code
-
-
-async def until(made: client.ClientConnection, kind: str) -> dict[str, Any]:
-    """What the next event of this kind carries."""
-    while (told := json.loads(await made.recv()).get("params", {})).get("type") != kind:
-        pass
-    carried: dict[str, Any] = told["payload"]
-    return carried
+        ended = await wait_for("message.complete")
+        await connection.wait_closed()
+        return greeting["params"]["type"], ended["status"], connection.close_code
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "token", "code", "sentence"),
     [
-        (["--websocket", "x"], "the port must be a number"),
-        (["--websocket", "::1:80"], "in brackets"),
-        (["--origin", "https://example.org"], "--origin needs --websocket"),
-        (["--websocket", "0", "--origin", "https://example.org/"], "a scheme and a host"),
+        ("--websocket x", "", 2, "the port must be a number"),
+        ("--websocket ::1:80", "", 2, "in brackets"),
+        ("--origin https://example.org", "", 2, "--origin needs --websocket"),
+        ("--websocket 0 --origin https://example.org/", "", 2, "a scheme and a host"),
+        ("--websocket 0", "short", 1, "The token must have at least 16 ASCII characters, without spaces and commas."),
+        ("--websocket 0", " " * 20, 1, "The token must have at least 16 ASCII characters, without spaces and commas."),
     ],
 )
-def test_what_cannot_be_meant_is_refused(tmp_path: Path, arguments: list[str], words: str) -> None:
-    done = cli_in_process.run(tmp_path, "rpc", *arguments)
-    assert done.code == 2
-    assert words in done.sentence
-
-
-@pytest.mark.parametrize("token", ["short", " " * 20])
-def test_a_token_that_is_short_or_cannot_be_said_is_refused(tmp_path: Path, token: str) -> None:
-    done = cli_in_process.run(tmp_path, "rpc", "--websocket", "0", env={**OFFLINE, "HOLDFAST_RPC_TOKEN": token})
-    assert done.code == 1
-    assert done.sentence == "holdfast: The token must have at least 16 ASCII characters, without spaces and commas."
+def test_invalid_option_or_token_is_refused(
+    holdfast: Holdfast, arguments: str, token: str, code: int, sentence: str
+) -> None:
+    done = holdfast("rpc", *arguments.split(), **OFFLINE, HOLDFAST_RPC_TOKEN=token)
+    assert done.code == code
+    assert sentence in done.sentence

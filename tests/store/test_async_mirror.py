@@ -9,12 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB
-from tests import async_stubs
-from tests.support import facets
+from tests.support import async_stubs, facets
 
 
 def test_stub_is_up_to_date() -> None:
-    assert async_stubs.PATH.read_text("utf-8") == async_stubs.generate(), "Run `python -m tests.async_stubs`."
+    assert async_stubs.PATH.read_text("utf-8") == async_stubs.generate(), "Run `python -m tests.support.async_stubs`."
 
 
 @pytest.mark.parametrize("call", sorted(facets.calls() - {"close"}))

@@ -1,4 +1,4 @@
-"""Every command of the program, found by walking it: one that is added later cannot be forgotten."""
+"""All commands of the program, found by walking its groups."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Path = tuple[str, ...]
 
 
 def commands() -> set[Path]:
-    """The words of each, as in `sessions list`; groups are none."""
-    return set(_below(program.program, ()))
+    """Return the words of each command, such as `sessions list`, without groups."""
+    return set(_walk(program.program, ()))
 
 
-def _below(group: click.Group, at: Path) -> Iterator[Path]:
+def _walk(group: click.Group, prefix: Path) -> Iterator[Path]:
     context = click.Context(group)
     for name in group.list_commands(context):
         found = group.get_command(context, name)
         assert found is not None
         if isinstance(found, click.Group):
-            yield from _below(found, (*at, name))
+            yield from _walk(found, (*prefix, name))
         else:
-            yield (*at, name)
+            yield (*prefix, name)

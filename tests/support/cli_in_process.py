@@ -1,4 +1,4 @@
-"""The program within this process: everything but a process of its own, for what has to be tried many times."""
+"""Run the program within this process, for tests that do not depend on the process."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from unittest import mock
 
 from holdfast.cli import program
-from tests.support import cli_process as running
+from tests.support import cli_process
 
 
 def run(
-    home: Path, *arguments: str | bytes, piped: bytes | None = None, env: Mapping[str, str] | None = None
-) -> running.Run:
-    """As a shell would run it: words may be any bytes, and so may be what is piped in."""
+    home: Path, *arguments: str | bytes | Path, piped: bytes | None = None, env: Mapping[str, str] | None = None
+) -> cli_process.Run:
+    """Run it as a shell would: arguments and input may be any bytes."""
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
-    words = [os.fsdecode(each) for each in arguments]
+    given = cli_process.environment(home, env)
     with ExitStack() as stack:
-        given = running.environment(home, env)
         stack.enter_context(mock.patch.dict(os.environ, given, clear=True))
-        stack.enter_context(mock.patch.object(tempfile, "tempdir", given["TMPDIR"]))  # It is looked up once a process.
-        for name, value in (("argv", ["holdfast", *words]), ("stdout", out), ("stderr", err)):
+        stack.enter_context(mock.patch.object(tempfile, "tempdir", given["TMPDIR"]))  # Python reads TMPDIR only once.
+        stdin = stack.enter_context(_stdin(piped))
+        argv = ["holdfast", *map(os.fsdecode, arguments)]
+        for name, value in (("argv", argv), ("stdin", stdin), ("stdout", out), ("stderr", err)):
             stack.enter_context(mock.patch.object(sys, name, value))
-        stack.enter_context(mock.patch.object(sys, "stdin", stack.enter_context(_stdin(piped))))
-        stack.enter_context(_at(home))
-        code = _code()
-    return running.Run(code, _read(out), _read(err))
+        stack.enter_context(chdir(home))
+        code = _run()
+    return cli_process.Run(code, _read(out), _read(err))
 
 
-def _code() -> int:
+def _run() -> int:
     kept = list(logging.getLogger().handlers)
     try:
         program.run()
     except SystemExit as left:
         return int(left.code or 0)
     finally:
+        for handler in set(logging.getLogger().handlers) - set(kept):
+            handler.close()
         logging.getLogger().handlers[:] = kept
 
 
@@ -52,16 +54,6 @@ def _stdin(piped: bytes | None) -> Iterator[io.TextIOWrapper]:
         file.seek(0)
     with io.TextIOWrapper(file, encoding="utf-8") as stream:
         yield stream
-
-
-@contextmanager
-def _at(folder: Path) -> Iterator[None]:
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def _read(stream: io.TextIOWrapper) -> str:

@@ -1,28 +1,28 @@
-"""Runs the real program, in a process of its own, as a user would: in a pipe, in a terminal, interrupted."""
+"""Run the program in a separate process."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
-import struct
 import subprocess
 import sys
-import termios
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from holdfast import SessionDB
+
 PROGRAM = [sys.executable, "-m", "holdfast"]
 PATIENCE = 120
+OFFLINE = {"HOLDFAST_MODEL": "offline"}
+
+needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="this system has no /proc")
 
 
 class Run(NamedTuple):
-    """One run of the program."""
+    """The result of a run."""
 
     code: int
     out: str
@@ -34,15 +34,27 @@ class Run(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """What a failed run says: one line on standard error, no data, no traceback."""
+        """The error message of a failed run: one line on standard error, no data, no traceback."""
         assert self.out == ""
         assert "Traceback" not in self.err
         assert self.err.count("\n") == 1, self.err
         return self.err.rstrip("\n")
 
+    @property
+    def words(self) -> str:
+        """Both outputs without line breaks, for sentences that are wrapped."""
+        return " ".join((self.out + self.err).split())
+
+
+Holdfast = Callable[..., Run]
+"""The fixture that runs the program: words and `piped` bytes; keywords are variables of the environment."""
+
+Configure = Callable[[str], Path]
+"""The fixture that writes the user's settings, and returns the path of the file."""
+
 
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Nothing of whoever runs the tests: a home of its own, a fixed time zone, warnings as errors."""
+    """Build an isolated environment: its own home, a fixed time zone, warnings as errors."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
     fixed = {
         "HOME": str(home),
@@ -54,60 +66,58 @@ def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str,
     return {**kept, **fixed, "HOLDFAST_HOME": str(home / "data"), **(extra or {})}
 
 
-def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
-    """The program in a process group of its own, for those who will not let it finish."""
+def start(
+    home: Path,
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    command: Sequence[str] = PROGRAM,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start the program, in its own process group, without input and with pipes for its output."""
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
     return subprocess.Popen(
-        [*PROGRAM, *arguments],
+        [*command, *map(str, arguments)],
         cwd=home,
-        env=environment(home),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        start_new_session=True,
-    )
-
-
-needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="this system has no /proc")
-
-
-def racers(process: subprocess.Popen[str]) -> list[int]:
-    """The processes that race for a running demo."""
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-
-
-def run(home: Path, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Run:
-    done = subprocess.run(
-        [*PROGRAM, *map(str, arguments)],
         env=environment(home, env),
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
+        start_new_session=True,
+        **{**streams, **options},
     )
-    return Run(done.returncode, done.stdout, done.stderr)
 
 
-def run_in_terminal(home: Path, *arguments: str | Path, columns: int, env: Mapping[str, str] | None = None) -> Run:
-    """The same with standard output and error on a terminal of this width; `out` is all it showed."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    process = subprocess.Popen(
-        [*PROGRAM, *map(str, arguments)],
-        env=environment(home, {"TERM": "xterm", **(env or {})}),
-        cwd=home,
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown = b""
-    # Linux says EIO, not end of file, when the last process has let go of a terminal.
-    with contextlib.suppress(OSError):
-        while part := os.read(ours, 65536):
-            shown += part
-    os.close(ours)
-    return Run(process.wait(PATIENCE), shown.decode().replace("\r\n", "\n"), "")
+def run(
+    home: Path,
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    piped: str | None = None,
+    command: Sequence[str] = PROGRAM,
+    **options: Any,
+) -> Run:
+    """Run the program, or another command, to its end."""
+    if piped is not None:
+        options["stdin"] = subprocess.PIPE
+    with start(home, *arguments, env=env, command=command, errors="surrogateescape", **options) as process:
+        try:
+            out, err = process.communicate(piped, PATIENCE)
+        finally:
+            process.kill()
+    return Run(process.returncode, out or "", err or "")
+
+
+def run_code(home: Path, code: str, *arguments: str, env: Mapping[str, str] | None = None) -> Run:
+    """Run Python code; the arguments are those of the program, if the code calls it."""
+    return run(home, *arguments, env=env, command=[sys.executable, "-c", code])
+
+
+def read_log(home: Path) -> list[tuple[str, str]]:
+    """Return the roles and texts of the only conversation of the default store, and check the store."""
+    with SessionDB(home / "data" / "holdfast.db") as db:
+        assert db.admin.fsck().ok
+        return [
+            (message.role, _text(message.content))
+            for head in db.list_sessions()[:1]
+            for message in db.transcript(head.id)
+        ]
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")

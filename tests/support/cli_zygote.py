@@ -1,9 +1,8 @@
-"""The real program in a process of its own, begun by a process that has loaded it already.
+"""Start the program on a terminal by forking a process that has loaded it already.
 
-Starting Python and loading the program takes five times as long as most of what the tests ask of it. The one that
-waits here has loaded what every command and a message need, opened nothing, and forks for every run; what one command
-alone needs is loaded by the child. The child becomes the program: with its own words, environment, folder and files,
-and an end of its own.
+Starting Python and loading the program takes longer than most tests of the chat. The zygote has loaded the modules of
+the chat, opened nothing, and forks for every run. The child becomes the program, with its own arguments, environment,
+folder and terminal.
 """
 
 from __future__ import annotations
@@ -17,90 +16,55 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from tests.support import cli_process
 
 ROOT = Path(__file__).parents[2]
-LOADED = (
-    "holdfast.cli.program",
-    "holdfast.store.db",
-    "holdfast.cli.one_shot",
-    "holdfast.app.compose",
-    "holdfast.model.offline",
-)
-# What Python looks at once, when it starts: whoever sets one of these needs a Python of its own.
+LOADED = ("holdfast.cli.program", "holdfast.chat.chat", "holdfast.app.compose", "holdfast.model.openai.adapter")
+# Python reads these variables when it starts: they need a new interpreter.
 EARLY = ("PYTHON", "LC_", "LANG", "LD_", "PATH")
 
 
-def needs_python(env: Mapping[str, str] | None) -> bool:
-    """Whether only a process that Python itself has just started does what it would with these."""
-    return any(name.startswith(EARLY) for name in env or ())
+def needs_python(env: Mapping[str, str]) -> bool:
+    """Return whether only a new interpreter would notice these variables."""
+    return any(name.startswith(EARLY) for name in env)
 
 
-class Server:
-    """The tests' end of it."""
+class Zygote:
+    """The client of the process that forks."""
 
-    def __init__(self, *more: str) -> None:
-        self._more = more  # modules that are loaded beside what all need
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.support.cli_zygote"]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(command, cwd=ROOT, env=cli_process.environment(ROOT), **streams)  # type: ignore[call-overload]
 
-    def __enter__(self) -> Self:
-        command, env = [sys.executable, "-m", "tests.support.cli_zygote", *self._more], cli_process.environment(ROOT)
-        self._process = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._process.communicate(timeout=cli_process.PATIENCE)
 
-    def run(self, home: Path, *arguments: str | Path, env: Mapping[str, str] | None = None) -> cli_process.Run:
-        if needs_python(env):
-            return cli_process.run(home, *arguments, env=env)
-        code, out, err = self.pipe(home, *map(str, arguments), env=env)
-        return cli_process.Run(code, out.decode(), err.decode())
-
-    def pipe(
-        self, home: Path, *arguments: str | bytes, piped: bytes | None = None, env: Mapping[str, str] | None = None
-    ) -> tuple[int, bytes, bytes]:
-        """As a shell would run it: words may be any bytes, and so may be what is piped in and what comes out."""
-        words = [os.fsdecode(each) for each in arguments]
-        with tempfile.TemporaryDirectory() as folder:
-            if piped is not None:
-                Path(folder, "in").write_bytes(piped)
-            given = os.devnull if piped is None else f"{folder}/in"
-            order = {"words": words, "env": cli_process.environment(home, env), "home": str(home)}
-            code = self._ask({**order, "files": [given, f"{folder}/out", f"{folder}/err"]})
-            return code, Path(folder, "out").read_bytes(), Path(folder, "err").read_bytes()
-
-    def sit(self, home: Path, *arguments: str, terminal: str, env: Mapping[str, str]) -> Sitting:
-        """The program on a terminal, which nobody waits for yet."""
+    def fork(self, home: Path, *arguments: str, terminal: str, env: Mapping[str, str]) -> Child:
+        """Start the program on the terminal of this name."""
         order = {"words": arguments, "env": cli_process.environment(home, env), "home": str(home), "terminal": terminal}
-        return Sitting(self, self._ask(order))
+        return Child(self, self.ask(order))
 
-    def wait(self, pid: int) -> int:
-        return self._ask({"wait": pid})
-
-    def _ask(self, order: dict[str, Any]) -> int:
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps(order).encode() + b"\n")
-        stdin.flush()
-        answer = stdout.readline()
-        assert answer, "the process that had the program ready is gone"
+    def ask(self, order: dict[str, Any]) -> int:
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, "the zygote has ended"
         return int(answer)
 
 
-class Sitting:
-    """A program somebody sits before."""
+class Child:
+    """A forked program."""
 
-    def __init__(self, server: Server, pid: int) -> None:
+    def __init__(self, zygote: Zygote, pid: int) -> None:
         self.pid = pid
-        self._server = server
+        self._zygote = zygote
         self._code: int | None = None
 
     def kill(self) -> None:
@@ -108,37 +72,37 @@ class Sitting:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Its exit code, or the signal that ended it, as a negative number."""
+        """Return its exit code, or the negative number of the signal that ended it."""
         if self._code is None:
-            self._code = self._server.wait(self.pid)
+            self._code = self._zygote.ask({"wait": self.pid})
         return self._code
 
 
 @functools.cache
-def sitting_room() -> Server:
-    """The one that has the chat loaded, for all tests of this process."""
-    server = Server("holdfast.chat.chat").__enter__()
-    atexit.register(server.__exit__)
-    return server
+def zygote() -> Zygote:
+    """Return the zygote of this process."""
+    started = Zygote()
+    atexit.register(started.close)
+    return started
 
 
-# --- in the process that waits -------------------------------------------------------------------------
+# --- in the zygote ---------------------------------------------------------------------------------------
 
 
-def _order(asked: IO[bytes], answered: IO[bytes]) -> dict[str, Any] | None:
-    """In a child: what it is to do. In the one that waits: None, when nobody asks any more."""
-    for line in asked:
+def _next_order(orders: IO[bytes], answers: IO[bytes]) -> dict[str, Any] | None:
+    """Return the order in a child; in the zygote, return None when the client has closed the pipe."""
+    for line in orders:
         order: dict[str, Any] = json.loads(line)
-        # Opened here: a terminal that nobody has open, if only for a moment, is gone for whoever reads from it.
-        terminal = os.open(order["terminal"], os.O_RDWR | os.O_NOCTTY) if "terminal" in order else None
-        pid = order.get("wait") or os.fork()
-        if pid == 0:
-            return {**order, "terminal": terminal}
-        if terminal is not None:
+        if "wait" in order:
+            answer = os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1])
+        else:
+            # Opened before the fork: a terminal without an open descriptor reports its end to the reader.
+            terminal = os.open(order["terminal"], os.O_RDWR | os.O_NOCTTY)
+            if not (answer := os.fork()):
+                return {**order, "terminal": terminal}
             os.close(terminal)
-        answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if terminal is None else pid
-        answered.write(b"%d\n" % answer)
-        answered.flush()
+        answers.write(b"%d\n" % answer)
+        answers.flush()
     return None
 
 
@@ -147,37 +111,27 @@ def _become(order: dict[str, Any]) -> None:
     os.environ.update(order["env"])
     time.tzset()
     os.chdir(order["home"])
-    signal.alarm(3 * cli_process.PATIENCE)  # whoever never ends is ended
-    if order["terminal"] is not None:
-        _sit_down(order["terminal"])
-    else:
-        for fd, path in enumerate(order["files"]):
-            opened = os.open(path, os.O_WRONLY | os.O_CREAT if fd else os.O_RDONLY, 0o600)
-            os.dup2(opened, fd)
-            os.close(opened)
-    sys.argv = [str(Path(importlib.import_module("holdfast").__file__ or "").with_name("__main__.py")), *order["words"]]
-
-
-def _sit_down(terminal: int) -> None:
+    signal.alarm(3 * cli_process.PATIENCE)
     os.setsid()
     for fd in range(3):
-        os.dup2(terminal, fd)
-    os.close(terminal)
-    # As Python makes them where it starts on a terminal: what is printed is seen line by line.
+        os.dup2(order["terminal"], fd)
+    os.close(order["terminal"])
+    # Python opens its streams in the same way when it starts on a terminal.
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", 1, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.argv = [str(Path(importlib.import_module("holdfast").__file__ or "").with_name("__main__.py")), *order["words"]]
 
 
 def _serve() -> None:
-    # The standard files are the program's: what is asked and answered here goes elsewhere.
-    with os.fdopen(os.dup(0), "rb") as asked, os.fdopen(os.dup(1), "wb") as answered:
+    # The standard streams belong to the program.
+    with os.fdopen(os.dup(0), "rb") as orders, os.fdopen(os.dup(1), "wb") as answers:
         cli = importlib.import_module("holdfast.cli")
-        for name in (*LOADED, *sys.argv[1:]):
+        for name in LOADED:
             importlib.import_module(name)
-        # A collection in a child would copy every page it shares with this one.
+        # A collection in a child would copy every shared page.
         gc.freeze()
-        order = _order(asked, answered)
+        order = _next_order(orders, answers)
     if order is not None:
         _become(order)
         code = 0
@@ -191,10 +145,10 @@ def _serve() -> None:
 
 
 def _end(code: int) -> None:
-    """As Python ends, but for taking apart all it has loaded: that would copy every page, for nobody."""
+    """End as Python does, but without tearing down the modules, which would copy every shared page."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    gc.collect()  # what was left open is said, as it would be
+    gc.collect()  # Reports files and connections that were left open.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()

@@ -1,4 +1,4 @@
-"""A provider of models that plays given answers, beside the program under test: it streams, hangs and refuses."""
+"""A model provider with scripted replies, served by a thread: it streams, hangs and refuses."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from tests.support import replay_server
 MODEL = "openai/played"
 
 
-class Playing(NamedTuple):
-    """A provider at work."""
+class Provider(NamedTuple):
+    """The address of a running provider, and the requests it received."""
 
     url: str
     asked: list[replay_server.Asked]
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes the program ask this provider."""
+        """The variables that make the program use this provider."""
         return {"OPENAI_BASE_URL": f"{self.url}/v1", "OPENAI_API_KEY": "key", "HOLDFAST_MODEL": MODEL}
 
 
 @contextmanager
-def playing(*answers: replay_server.Answer) -> Iterator[Playing]:
-    """A provider in a thread of its own, for as long as the block lasts."""
+def serve(*answers: replay_server.Answer) -> Iterator[Provider]:
+    """Give these answers in their order, the last one again and again."""
     ready, ended = threading.Event(), asyncio.Event()
-    loop, found = asyncio.new_event_loop(), list[Playing]()
+    loop, found = asyncio.new_event_loop(), list[Provider]()
 
-    async def serve() -> None:
-        async with replay_server.Server(*answers) as played:
-            found.append(Playing(played.url, played.asked))
+    async def run() -> None:
+        async with replay_server.Server(*answers) as server:
+            found.append(Provider(server.url, server.asked))
             ready.set()
             await ended.wait()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
     assert ready.wait(60)
     try:
@@ -48,38 +48,31 @@ def playing(*answers: replay_server.Answer) -> Iterator[Playing]:
         loop.close()
 
 
-def said(*words: str) -> replay_server.Answer:
-    """A whole reply, in these pieces."""
-    return replay_server.Answer([*map(_delta, words), _finish("stop"), replay_server.events("[DONE]")])
+def reply(*words: str, finish: str = "stop") -> replay_server.Answer:
+    """Stream a complete reply in these pieces."""
+    return replay_server.Answer([*map(_delta, words), _chunk({}, finish), replay_server.events("[DONE]")])
 
 
-def said_and_cut(*words: str) -> replay_server.Answer:
-    """A reply that reached the longest one the model may give."""
-    return replay_server.Answer([*map(_delta, words), _finish("length"), replay_server.events("[DONE]")])
+def cut_reply(*words: str) -> replay_server.Answer:
+    """Stream a reply that reaches the model's length limit."""
+    return reply(*words, finish="length")
 
 
-def said_and_hung(*words: str) -> replay_server.Answer:
-    """The beginning of a reply, and then silence until the other side hangs up."""
+def hanging_reply(*words: str) -> replay_server.Answer:
+    """Stream the beginning of a reply, then nothing until the client disconnects."""
     return replay_server.Answer([*map(_delta, words)], hang=True)
 
 
-def called(name: str, arguments: str, *words: str, tokens: int = 0) -> replay_server.Answer:
-    """A reply that calls a tool; `tokens` is what the request is said to have taken."""
+def tool_call(name: str, arguments: str, *words: str, tokens: int = 0) -> replay_server.Answer:
+    """Stream a reply that calls a tool; `tokens` is the reported size of the request."""
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": name, "arguments": arguments}}
     used = {"prompt_tokens": tokens, "completion_tokens": 0, "total_tokens": tokens}
-    counted = replay_server.events({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": used})
-    return replay_server.Answer(
-        [
-            *map(_delta, words),
-            _chunk({"tool_calls": [call]}),
-            _finish("tool_calls"),
-            counted,
-            replay_server.events("[DONE]"),
-        ]
-    )
+    usage = replay_server.events({"id": "x", "object": "chat.completion.chunk", "choices": [], "usage": used})
+    calls = [_chunk({"tool_calls": [call]}), _chunk({}, "tool_calls"), usage]
+    return replay_server.Answer([*map(_delta, words), *calls, replay_server.events("[DONE]")])
 
 
-def refused(status: int, message: str) -> replay_server.Answer:
+def refusal(status: int, message: str) -> replay_server.Answer:
     return replay_server.refusal(status, {"error": {"message": message, "type": "invalid_request_error"}})
 
 
@@ -90,7 +83,3 @@ def _delta(words: str) -> bytes:
 def _chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return replay_server.events({"id": "x", "object": "chat.completion.chunk", "model": "played", "choices": [choice]})
-
-
-def _finish(reason: str) -> bytes:
-    return _chunk({}, reason)

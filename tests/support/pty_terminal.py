@@ -1,4 +1,4 @@
-"""A terminal with the program in it: what is typed goes in, and what it shows is read as it comes."""
+"""A pseudo-terminal with the program on it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,10 @@ from tests.support import cli_process, cli_zygote
 from tests.support.screen import Screen
 
 
-def idle(here: str) -> bool:
-    """Whether the line under the prompt tells of no turn."""
-    return "answering" not in here
-
-
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(self, ours: int, process: Running, columns: int, rows: int) -> None:
+    def __init__(self, ours: int, process: Process, columns: int, rows: int) -> None:
         self._ours = ours
         self._screen, self._decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
@@ -39,38 +34,38 @@ class Terminal:
 
     @property
     def raw(self) -> str:
-        """All it was sent, codes and all."""
+        """All output, with control codes."""
         return self._shown.decode("utf-8", "replace")
 
     @property
     def shown(self) -> str:
-        """What a person sees, and what was scrolled away above it."""
+        """The screen, and the rows that were scrolled away above it."""
         return self._screen.shown
 
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
     def wait_for(self, text: str) -> None:
-        """Read until this is shown, after whatever was waited for before."""
+        """Read until this is shown, after the text that was waited for before."""
         self._wait(lambda: self.shown.find(text, self._seen) >= 0, text)
         self._seen = min(self.shown.find(text, self._seen) + len(text), len(self._settled))
 
     def enter(self, line: str) -> None:
-        """Type a line, once nothing goes on; it has been taken when this returns."""
+        """Type a line at the idle prompt, and wait until it was accepted."""
         self._wait_for_prompt()
         self.type(f"{line}\r")
         taken = f"> {line[1:] if line.startswith('//') else line}"[: self._screen.size.columns - 1]
         self._wait(lambda: taken in self._screen.above[self._seen :], taken)
 
     def leave(self) -> int:
-        """Ctrl-D, once nothing goes on; the exit code."""
+        """Press Ctrl-D at the idle prompt, and return the exit code."""
         self._wait_for_prompt()
         self.type("\x04")
         return self.end()
 
     @property
     def _settled(self) -> str:
-        """What stands above the prompt and the tools that run: what comes next takes their place."""
+        """The rows above the prompt and the running tools, which will not be overwritten."""
         lines = self._screen.above.split("\n")
         while lines and (not lines[-1] or lines[-1].startswith(("→ ", "-> "))):
             lines.pop()
@@ -79,7 +74,7 @@ class Terminal:
     def _wait_for_prompt(self) -> None:
         def there() -> bool:
             here = self.shown[len(self._screen.above) :].strip("\n")
-            return here.startswith("> ") and idle(here)
+            return here.startswith("> ") and "answering" not in here
 
         self._wait(there, "> ")
 
@@ -92,14 +87,14 @@ class Terminal:
                 return
 
     def end(self) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end, and return the exit code."""
         deadline = time.monotonic() + cli_process.PATIENCE
         while self._read():
             assert time.monotonic() < deadline, f"it did not end: {self.shown[self._seen :]!r}"
         return self.process.wait()
 
     def echoes(self) -> bool:
-        """Whether the terminal is as shells want it: it echoes, and edits lines."""
+        """Return whether the terminal is in the mode of a shell: it echoes, and edits lines."""
         flags = termios.tcgetattr(self._ours)[3]
         return bool(flags & termios.ECHO and flags & termios.ICANON)
 
@@ -109,43 +104,36 @@ class Terminal:
             return True
         try:
             part = os.read(self._ours, 65536)
-        except OSError:  # Linux says EIO, not end of file, when the last process has let go of a terminal.
+        except OSError:  # Linux reports EIO when the last process has closed a terminal.
             return False
         self._shown += part
         self._pending += self._decoder.decode(part)
-        # A code may come in two pieces.
+        # A control code may be split.
         whole = re.sub(r"\x1b(\[[\d;?]*)?$", "", self._pending)
         self._pending = self._pending[len(whole) :]
         self._screen.write(whole)
         return bool(part)
 
 
-Running = cli_zygote.Sitting | subprocess.Popen[bytes]
+Process = cli_zygote.Child | subprocess.Popen[bytes]
 
 
-def _begun(home: Path, arguments: list[str], theirs: int, env: Mapping[str, str]) -> Running:
+def _start(home: Path, arguments: list[str], terminal: int, env: Mapping[str, str]) -> Process:
     if not cli_zygote.needs_python(env):
-        return cli_zygote.sitting_room().sit(home, *arguments, terminal=os.ttyname(theirs), env=env)
-    return subprocess.Popen(
-        [*cli_process.PROGRAM, *arguments],
-        env=cli_process.environment(home, env),
-        cwd=home,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-    )
+        return cli_zygote.zygote().fork(home, *arguments, terminal=os.ttyname(terminal), env=env)
+    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal, "encoding": None}
+    return cli_process.start(home, *arguments, env=env, **streams)
 
 
 @contextmanager
-def opened(
+def open_terminal(
     home: Path, *arguments: str | Path, columns: int = 80, rows: int = 24, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
-    """The program on a terminal of its own; whatever happens, it is gone afterwards."""
+    """Start the program on a new terminal, and kill it afterwards if it still runs."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = _begun(home, [*map(str, arguments)], theirs, {"TERM": "xterm", **(env or {})})
-    # One end stays open here, so that the state of the terminal can be looked at when the program has left.
+    process = _start(home, [*map(str, arguments)], theirs, {"TERM": "xterm", **(env or {})})
+    # This end stays open, so that the state of the terminal can be read after the program has ended.
     terminal = Terminal(ours, process, columns, rows)
     os.close(theirs)
     try:
@@ -155,3 +143,9 @@ def opened(
             process.kill()
         process.wait()
         os.close(ours)
+
+
+def run(home: Path, *arguments: str | Path, columns: int, env: Mapping[str, str] | None = None) -> cli_process.Run:
+    """Run the program on a terminal to its end; `out` is all it printed."""
+    with open_terminal(home, *arguments, columns=columns, env=env) as terminal:
+        return cli_process.Run(terminal.end(), terminal.raw.replace("\r\n", "\n"), "")

@@ -3,7 +3,7 @@
 Each public method of a synchronous class becomes a coroutine method with the same arguments, result and errors. It runs
 on a thread of the store's pool; an append, or a method declared with `write_step.shareable`, joins a group commit
 instead, and cancelling its task does not cancel the write. Type checkers read async_mirror.pyi, which
-`python -m tests.async_stubs` generates.
+`python -m tests.support.async_stubs` generates.
 """
 
 from __future__ import annotations

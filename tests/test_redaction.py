@@ -1,4 +1,4 @@
-"""Secrets are gone from a text; what only looks like one stays."""
+"""Secrets are removed from a text; similar text stays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KEY = "MIIEpAIBAAKCAQEA7bq0lDgkqXy3m1ZrTnq8fYH2"
         (f"cut off: -----BEGIN EC PRIVATE KEY-----\n{KEY}\n{KEY}", "cut off: [redacted]"),
     ],
 )
-def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> None:
+def test_secret_is_removed_and_the_text_around_it_stays(text: str, left: str) -> None:
     assert redaction.redact(text) == left
 
 
@@ -69,16 +69,16 @@ def test_a_secret_is_gone_and_the_text_around_it_stays(text: str, left: str) -> 
         "密码学很有意思。",
     ],
 )
-def test_what_only_looks_like_a_secret_stays(text: str) -> None:
+def test_text_that_resembles_a_secret_stays(text: str) -> None:
     assert redaction.redact(text) == text
 
 
-def test_redacting_again_changes_nothing() -> None:
+def test_redaction_is_idempotent() -> None:
     once = redaction.redact("password=hunter2! and sk-abcd1234efgh5678ijkl, Bearer abc123def456ghi")
     assert redaction.redact(once) == once
     assert once.count(redaction.MARK) == 3
 
 
-def test_errors_of_providers_are_redacted_by_the_same_table() -> None:
+def test_provider_errors_are_redacted() -> None:
     assert "s3cr3t" not in provider_errors.redact("cannot reach https://me:s3cr3t@proxy:8080")
     assert "AKIA" not in provider_errors.redact("credential AKIAIOSFODNN7EXAMPLE was refused")

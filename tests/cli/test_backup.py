@@ -1,0 +1,155 @@
+"""`holdfast backup`, `holdfast restore` and `holdfast salvage`: they never destroy the only copy."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+from holdfast.store import store_meta
+from tests.cli.conftest import BRANCH, TRIP
+from tests.support import cli_process
+from tests.support.cli_process import Configure, Holdfast
+
+ALL = {TRIP, BRANCH, "other"}
+
+
+def conversation_ids(path: Path) -> set[str]:
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
+        return {session.conversation_id for session in db.list_sessions()}
+
+
+@pytest.fixture
+def copy(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
+    """A backup of the store, from which a conversation was deleted since."""
+    assert holdfast("backup", tmp_path / "copy.db", "--db", trip).code == 0
+    assert holdfast("sessions", "delete", "other", "--yes", "--db", trip).code == 0
+    return tmp_path / "copy.db"
+
+
+def test_backup_reports_its_content(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b" / "copy.db"
+    assert "3 conversations with 10 messages" in holdfast("backup", target, "--db", trip).out
+    data = holdfast("backup", target, "--db", trip, "--json").data
+    assert (data["conversations"], data["messages"], data["path"]) == (3, 10, str(target))
+
+
+def test_backup_replaces_another_file_only_on_request(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    (tmp_path / "letter").write_text("precious")
+    done = holdfast("backup", tmp_path / "letter", "--db", trip)
+    assert done.code == 1
+    assert "not a backup" in done.sentence
+    assert (tmp_path / "letter").read_text() == "precious"
+    assert holdfast("backup", tmp_path / "letter", "--overwrite", "--db", trip).code == 0
+    nowhere = holdfast("backup", "--db", trip)
+    assert nowhere.code == 2
+    assert "Name a TARGET" in nowhere.sentence
+
+
+def test_scheduled_backup_is_made_only_when_due(
+    holdfast: Holdfast, trip: Path, home: Path, configure: Configure
+) -> None:
+    configure('[backup]\nfolder = "copies"\nevery_hours = 24\nkeep = 2\n')
+    store = {"HOLDFAST_DB": str(trip)}
+    assert holdfast("backup", "--if-due", **store).code == 0
+    (made,) = (home / "copies").glob("*.db")
+    again = holdfast("backup", "--if-due", **store)
+    assert (again.code, again.out) == (0, "")
+    assert "No backup is due" in again.err
+    with SessionDB(trip) as db:
+        assert db.admin.check_backup(made).ok
+        # Another process has begun a backup.
+        db.driver.write("meta", lambda tx: tx.run("meta_set", key=store_meta.BACKUP_CLAIMED, value=repr(time.time())))
+    assert holdfast("backup", "--if-due", "--json", **store).data == {"due": False}
+    assert os.path.exists(holdfast("backup", "--json", **store).data["path"])
+    assert holdfast("backup", "elsewhere.db", "--if-due", **store).code == 2
+
+
+def test_restore_without_yes_shows_both_stores_and_changes_nothing(holdfast: Holdfast, trip: Path, copy: Path) -> None:
+    done = holdfast("restore", copy, "--db", trip)
+    assert done.code == 1
+    assert "3 conversations with 10 messages" in done.out
+    assert "2 conversations with 9 messages, which will be replaced" in done.out
+    assert "--yes" in done.err
+    data = holdfast("restore", copy, "--db", trip, "--json").data
+    assert (data["restored"], data["backup"]["conversations"], data["store"]["conversations"]) == (False, 3, 2)
+    assert conversation_ids(trip) == {TRIP, BRANCH}
+
+
+def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path
+) -> None:
+    stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() + n)) for n in range(cli_process.PATIENCE)]
+    earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
+    for path in earlier:
+        path.write_bytes(b"kept by an earlier restore")
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert done.code == 0
+    assert "and restored: other" in done.out
+    assert conversation_ids(trip) == ALL
+    (kept,) = set(tmp_path.glob("trip.db-before-restore-*.db")) - set(earlier)
+    assert kept.name.endswith("-2.db")
+    assert conversation_ids(kept) == {TRIP, BRANCH}
+    assert {path.read_bytes() for path in earlier} == {b"kept by an earlier restore"}
+
+
+def test_restore_over_a_damaged_store_needs_no_keep(holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
+    with SessionDB(trip) as db:
+        db.driver._writer.execute(
+            "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
+        )
+    done = holdfast("restore", copy, "--yes", "--db", trip)
+    assert (done.code, "--no-keep" in done.err) == (1, True)
+    assert list(tmp_path.glob("trip.db-before-restore-*")) == []
+    assert holdfast("restore", copy, "--yes", "--no-keep", "--db", trip).code == 0
+    assert conversation_ids(trip) == ALL
+
+
+def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    assert holdfast("restore", copy, "--db", new).code == 1
+    assert not new.exists()
+    data = holdfast("restore", copy, "--yes", "--json", "--db", new).data
+    assert (data["restored"], data["kept"], data["generation"]) == (True, None, 2)
+    assert conversation_ids(new) == ALL
+
+
+# --- salvage ------------------------------------------------------------------------------------------
+
+
+def test_sound_store_is_saved_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    done = holdfast("salvage", trip, tmp_path / "new.db")
+    assert (done.code, "Nothing was lost." in done.out) == (0, True)
+    with SessionDB(trip) as old, SessionDB(tmp_path / "new.db") as new:
+        assert [each.body for each in new.transcript(TRIP)] == [each.body for each in old.transcript(TRIP)]
+
+
+def test_lost_messages_are_listed_and_the_source_is_unchanged(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    broken = trip.read_bytes().replace(b"message 3", b"MESSAGE 3")
+    trip.write_bytes(broken)
+    done = holdfast("salvage", trip, tmp_path / "new.db", "--json")
+    assert done.code == 1
+    assert any((lost["conversation_id"], lost["first_seq"]) == (TRIP, 3) for lost in done.data["lost"])
+    assert done.data["messages"] == 9, "the placeholder is not a saved message"
+    assert trip.read_bytes() == broken
+    assert holdfast("doctor", "--db", tmp_path / "new.db").code == 0
+
+
+@pytest.mark.parametrize("content", [b"Dear Ann,\n", b"", None], ids=["text", "empty", "missing"])
+def test_file_without_a_store_is_not_saved(holdfast: Holdfast, tmp_path: Path, content: bytes | None) -> None:
+    source, target = tmp_path / "letter", tmp_path / "new.db"
+    if content is not None:
+        source.write_bytes(content)
+    done = holdfast("salvage", source, target)
+    assert (done.code, "Nothing was lost." in done.out) == (1, False)
+    assert ("the file holds no data of a store" in done.out) is (content is not None)
+    assert content is not None or not target.exists()
+
+
+def test_existing_target_is_never_replaced(holdfast: Holdfast, trip: Path) -> None:
+    assert holdfast("salvage", trip, trip).code == 1
+    assert holdfast("doctor", "--db", trip).code == 0

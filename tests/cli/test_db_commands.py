@@ -1,0 +1,204 @@
+"""`holdfast db`: a PostgreSQL store is created, copied, checked and used like a file."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psycopg
+import pytest
+
+from holdfast import SessionDB
+from tests.support import postgres
+from tests.support.cli_process import Holdfast
+
+SECRET = "hunter2-of-nobody"
+
+
+@pytest.fixture
+def address() -> str:
+    """An empty schema on a server."""
+    return postgres.with_schema(postgres.dsn(), postgres.empty_schema())
+
+
+# --- copy and status -----------------------------------------------------------------------------------
+
+
+def test_store_is_copied_to_a_server_backed_up_and_restored(
+    holdfast: Holdfast, trip: Path, address: str, tmp_path: Path
+) -> None:
+    over = holdfast("db", "copy", trip, address, "--json")
+    assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3)
+    back = holdfast("db", "copy", address, tmp_path / "back.db")
+    assert f"digest {over.data['digest']}" in back.words
+    again = holdfast("db", "copy", trip, address, "--json")
+    assert (again.code, again.data["already_there"], again.data["rows"]) == (0, True, 0)
+    checked = holdfast("doctor", "--db", address, "--json").data
+    assert (checked["report"]["ok"], checked["report"]["messages"]) == (True, 10)
+    assert checked["store"]["engine"] == "PostgreSQL"
+    assert holdfast("backup", tmp_path / "copy.db", "--db", address).code == 0
+    full = holdfast("restore", tmp_path / "copy.db", "--db", address, "--yes")
+    assert full.code == 1
+    assert "into an empty PostgreSQL store only" in full.sentence
+    other = postgres.with_schema(postgres.dsn(), postgres.empty_schema())
+    assert holdfast("restore", tmp_path / "copy.db", "--db", other, "--yes").code == 0
+    stores = (trip, address, tmp_path / "back.db", other)
+    assert len({holdfast("sessions", "show", "Trip to Lisbon", "--db", place).out for place in stores}) == 1
+    assert len({holdfast("sessions", "tree", "--db", place).out for place in stores}) == 1
+
+
+def test_copy_is_refused_or_reports_the_differences(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "other.db") as db:
+        db.create_session("mine", source="test")
+    used = holdfast("db", "copy", trip, tmp_path / "other.db")
+    assert used.code == 1
+    assert "holds data already" in used.sentence
+    missing = holdfast("db", "copy", tmp_path / "nothing.db", tmp_path / "new.db")
+    assert missing.code == 1
+    assert "There is no database" in missing.sentence
+    assert not (tmp_path / "new.db").exists()
+    assert holdfast("db", "copy", trip, tmp_path / "new.db").code == 0
+    with SessionDB(tmp_path / "new.db") as db:
+        db.append_message("other", role="user", content="since then")
+    run = holdfast("db", "copy", trip, tmp_path / "new.db", "--json")
+    assert (run.code, run.data["ok"], run.data["differing"]) == (1, False, ["other"])
+
+
+def test_reading_command_creates_no_store_on_a_server(holdfast: Holdfast, address: str) -> None:
+    for command in (
+        ["db", "status", address],
+        ["sessions", "list", "--db", address],
+        ["db", "copy", address, "new.db"],
+    ):
+        run = holdfast(*command)
+        assert run.code == 1
+        assert re.search(r"There is no store in the schema \w+ of this database\. .*`holdfast db init`", run.sentence)
+    checked = holdfast("doctor", "--db", address, "--json")
+    assert (checked.code, [each["kind"] for each in checked.data["findings"]]) == (1, ["store"])
+    with psycopg.connect(address) as connection:
+        assert connection.execute("SELECT to_regclass('meta')").fetchone() == (None,)
+
+
+def test_status_and_doctor_name_settings_that_break_promises(holdfast: Holdfast, address: str) -> None:
+    """The server of these tests runs without fsync."""
+    assert holdfast("db", "init", address).code == 0
+    run = holdfast("db", "status", address, "--json")
+    status = run.data
+    assert (run.code, status["engine"]) == (1, "PostgreSQL")
+    assert {promise["name"] for promise in status["promises"] if not promise["holds"]} == {"P1", "P8"}
+    checked = holdfast("doctor", "--db", address, "--json")
+    assert (checked.code, checked.data["ok"], checked.data["report"]["ok"]) == (1, False, True)
+    findings = checked.data["findings"]
+    problems = [each for each in findings if each["level"] == "problem"]
+    breaches = {breach["remedy"] for promise in status["promises"] for breach in promise["breaches"]}
+    assert {each["kind"] for each in problems} == {"promise"}
+    assert {each["next"] for each in problems} == breaches
+    assert "P1 and P8 would be broken when the power fails" in problems[0]["what"]
+    assert [f"{each['what']} {each['next']}" for each in findings if each["level"] == "note"] == status["notes"]
+    assert checked.data["store"]["settings"] == status["settings"]
+    assert "P1 and P8 would be broken" in holdfast("doctor", "--db", address).words
+    shown = holdfast("db", "status", HOLDFAST_DB=address).out
+    assert all(text in shown for text in ("P1 breaks", "fsync = off", "P2 holds"))
+
+
+# --- a role that may not change the schema -------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """A schema of a server, with the addresses for its owner and for a role that may only use it."""
+
+    role: str
+    owner: str
+    app: str
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    role, schema, admin = f"r{secrets.token_hex(6)}", postgres.empty_schema(), postgres.admin()
+    admin.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA {schema} TO {role}")
+    yield Place(role, postgres.with_schema(postgres.dsn(), schema), postgres.with_schema(postgres.dsn(), schema, role))
+    admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_role_uses_the_store_that_the_owner_created(holdfast: Holdfast, place: Place) -> None:
+    talk = ("-p", "the harbour is closed", "--model", "offline", "--db", place.app)
+    refused = holdfast(*talk)
+    assert refused.code == 1
+    assert f"the role {place.role} may not create one. Run as a role that may: holdfast db init" in refused.err
+    made = holdfast("db", "init", place.owner, "--role", place.role)
+    assert made.code == 0, made.err
+    assert f'TO "{place.role}";' in made.out
+    assert holdfast(*talk).code == 0
+    assert holdfast("sessions", "search", "harbour", "--db", place.app, "--json").data["hits"]
+    status = holdfast("db", "status", place.app, "--json").data
+    assert (status["role"], status["conversations"]) == (place.role, 1)
+    sound = holdfast("doctor", "--db", place.app, "--json").data
+    assert {each["kind"] for each in sound["findings"] if each["level"] == "problem"} == {"promise"}
+    with psycopg.connect(place.app) as connection, pytest.raises(psycopg.errors.InsufficientPrivilege):
+        connection.execute("ALTER TABLE messages DISABLE TRIGGER ALL")
+
+
+def test_only_the_owner_grants_access(holdfast: Holdfast, place: Place) -> None:
+    with psycopg.connect(place.owner) as owner:
+        owner.execute("CREATE TABLE somebody_elses (x bigint)")
+    assert holdfast("db", "init", place.owner, "--role", place.role).code == 0
+    assert "Only the owner" in holdfast("db", "init", place.app, "--role", "pg_monitor").sentence
+    assert "no role" in holdfast("db", "init", place.owner, "--role", "unknown role").sentence
+    file = holdfast("db", "init", "new.db", "--role", place.role)
+    assert file.code == 1
+    assert "SQLite has no roles" in file.sentence
+
+
+FILES = "SELECT pg_relation_filenode('messages'), pg_relation_filenode('search_words')"
+
+
+def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, place: Place) -> None:
+    with SessionDB(place.owner) as db, psycopg.connect(place.owner, autocommit=True) as owner:
+        db.driver.allow(place.role)
+        for name in ("c", "d"):
+            db.create_session(name, source="test")
+            db.append_messages(name, [{"role": "user", "content": "the harbour is closed"}] * 2)
+        db.search("harbour")
+        before = owner.execute(FILES).fetchone()
+        redacted = holdfast("sessions", "redact", "c", "1", "--yes", "--json", "--db", place.app)
+        assert (redacted.code, redacted.data["redacted"], redacted.data["scrubbed"]) == (0, True, False)
+        deleted = holdfast("sessions", "delete", "d", "--yes", "--db", place.app)
+        assert (deleted.code, "`holdfast db scrub`" in deleted.words) == (0, True)
+        fixed = holdfast("doctor", "--fix", "--json", "--db", place.owner).data
+        (note,) = [each for each in fixed["findings"] if each["kind"] == "scrub"]
+        assert (note["level"], "`holdfast db scrub`" in note["next"]) == ("note", True)
+        refused = holdfast("db", "scrub", place.app, "--yes")
+        assert refused.code == 1
+        assert "Only the owner of the tables" in refused.sentence
+        assert holdfast("db", "scrub", place.owner).code == 1
+        assert owner.execute(FILES).fetchone() == before
+        assert holdfast("db", "scrub", place.owner, "--yes", "--json").data == {"scrubbed": True}
+        after = owner.execute(FILES).fetchone()
+        assert all(new != old for new, old in zip(after, before, strict=True))
+        found = holdfast("doctor", "--json", "--db", place.owner).data["findings"]
+        assert [each for each in found if each["kind"] == "scrub"] == []
+
+
+# --- addresses -----------------------------------------------------------------------------------------
+
+
+def test_password_is_never_shown(holdfast: Holdfast) -> None:
+    address = f"postgresql://me:{SECRET}@127.0.0.1:1/store?sslpassword={SECRET}"
+    commands = (["sessions", "list"], ["doctor", "--json"], ["db", "copy", address, "new.db"], ["-p", "hello"])
+    runs = [holdfast(*command, HOLDFAST_DB=address) for command in (*commands, ["config", "show"])]
+    assert all(SECRET not in run.out + run.err for run in runs)
+    assert "127.0.0.1" in runs[0].sentence
+    assert runs[0].code == 1
+    assert "postgresql://me@127.0.0.1:1/store" in runs[4].out
+
+
+@pytest.mark.parametrize("words", ["db status ADDRESS", "db init ADDRESS", "doctor --db ADDRESS", "-p x --db ADDRESS"])
+def test_unknown_scheme_is_not_a_path(holdfast: Holdfast, tmp_path: Path, words: str) -> None:
+    run = holdfast(*words.replace("ADDRESS", f"mysql://me:{SECRET}@host/db").split())
+    assert run.code == 1
+    assert "mysql://me@host/db is not a store address" in run.words
+    assert SECRET not in run.out + run.err
+    assert not [entry for entry in tmp_path.iterdir() if entry.name.startswith("mysql")]

@@ -1,0 +1,589 @@
+"""One message from the command line: the answer on standard output, the rest on standard error, in three formats."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import termios
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from holdfast import SessionDB, config, events
+from holdfast.app import compose
+from holdfast.cli import chat, console, one_shot, stdin_text
+from holdfast.runtime import wording
+from tests.support import cli_in_process, cli_process, polling, provider_process, replay_server
+from tests.support.cli_process import OFFLINE, Configure, Holdfast, Run
+from tests.support.provider_process import cut_reply, hanging_reply, refusal, reply, serve, tool_call
+
+FORMATS = ["text", "json", "stream-json"]
+RESULT = {
+    *("final_response", "messages", "api_calls", "completed", "failed", "partial", "interrupted", "error", "refused"),
+    *("exit_reason", "usage", "session_id", "conversation_id", "truncated"),
+}
+
+
+def result_of(done: Run, form: str) -> dict[str, Any]:
+    """Return the result of a run with a JSON format."""
+    last: dict[str, Any] = json.loads(done.out.splitlines()[-1]) if form == "stream-json" else done.data
+    return last["result"] if form == "stream-json" else last
+
+
+# --- the message ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "message"),
+    [
+        (["-p", "hello"], None, "hello"),
+        (["chat", "-p", "explain"], b"some text\n", "explain\n\nsome text"),
+        ([], b"only this\n", "only this"),
+        (["-p", "-p is an option"], None, "-p is an option"),
+        (["--prompt", "-"], None, "-"),
+        (["-p", "x"], b"\xff", "x\n\n\ufffd"),
+        (["--prompt", "--output-format", "json"], b"only this\n", "only this"),
+        (["-p", "--max-steps=3"], b"/help\n", "/help"),
+    ],
+)
+def test_prompt_and_standard_input_are_one_message(
+    holdfast: Holdfast, tmp_path: Path, arguments: list[str], piped: bytes | None, message: str
+) -> None:
+    assert holdfast(*arguments, piped=piped, **OFFLINE).code == 0
+    assert cli_process.read_log(tmp_path)[0] == ("user", message)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(["-p", "  "], ["-p"], ["-p", "x", "-c", "-r", "y"], ["-p", "x", "-r"], ["-p", "x", "--db", ""], ["-c"]),
+        *(["-p", "x", "--output-format", "xml"], ["-p", "x", "--max-steps", "0"], ["-p", "x", "--max-cost", "-1"]),
+        *(["--output-format", "json"], ["--model", "offline"], ["--yes"], ["-p", "x", "extra"]),
+    ],
+    ids=" ".join,
+)
+def test_usage_error_is_one_sentence_and_creates_no_file(
+    holdfast: Holdfast, tmp_path: Path, arguments: list[str]
+) -> None:
+    for piped in (None, b" \n") if arguments == ["-p"] else (None,):
+        done = holdfast(*arguments, piped=piped, **OFFLINE)
+        assert done.code == 2
+        assert "--help" in done.sentence
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_silent_pipe_does_not_delay_a_message(tmp_path: Path) -> None:
+    with cli_process.start(tmp_path, "-p", "hello", env=OFFLINE, stdin=subprocess.PIPE) as process:
+        assert process.wait(cli_process.PATIENCE) == 0  # Its standard input is still open.
+        assert process.stderr.read() == f"{stdin_text.SILENT}\n"
+    assert cli_process.read_log(tmp_path)[0] == ("user", "hello")
+
+
+def test_input_that_has_begun_is_read_to_its_end(tmp_path: Path) -> None:
+    """The rest is larger than the buffer of a pipe."""
+    with cli_process.start(tmp_path, "-p", "x", env=OFFLINE, stdin=subprocess.PIPE, encoding=None) as process:
+        process.stdin.write(b"first")
+        process.stdin.flush()
+        polling.until(lambda: not any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))))
+        process.communicate(b" line\n" * 50_000, cli_process.PATIENCE)
+    assert process.returncode == 0
+    assert cli_process.read_log(tmp_path)[0][1] == "x\n\nfirst" + (" line\n" * 50_000).rstrip()
+
+
+# --- the conversation ----------------------------------------------------------------------------------
+
+
+def test_message_starts_a_conversation_unless_one_is_named(holdfast: Holdfast, tmp_path: Path) -> None:
+    ids = [
+        holdfast("-p", words, "--output-format", "json", "--db", "own.db", **OFFLINE).data["conversation_id"]
+        for words in ("first thing", "second thing")
+    ]
+    for name in (["-r", "first thing"], ["-c"], ["-r", ids[1][:-2]]):
+        assert holdfast(*name, "-p", "more", "--db", "own.db", **OFFLINE).code == 0
+    with SessionDB(tmp_path / "own.db") as db:
+        assert {head.title: head.last_seq for head in db.list_sessions()} == {"first thing": 6, "second thing": 4}
+    assert not (tmp_path / "data" / "holdfast.db").exists()
+
+
+def test_conversation_is_found_by_part_of_its_title(holdfast: Holdfast, home: Path) -> None:
+    with SessionDB(home / "holdfast.db") as db:
+        for name, title in (("a", "Second one"), ("b", "Third one"), ("c", "Porto")):
+            db.create_session(name, source="test", title=title)
+    found = holdfast("-r", "second", "-p", "more", "--output-format", "json", **OFFLINE)
+    assert found.data["conversation_id"] == "a"
+    several = holdfast("-r", "one", "-p", "more", **OFFLINE)
+    assert several.code == 1
+    assert "a (Second one)" in several.sentence
+    assert "b (Third one)" in several.sentence
+    none = holdfast("-r", "potro", "-p", "more", **OFFLINE).sentence
+    assert "Did you mean 'Porto'?" in none
+    assert "or `holdfast -r` to pick one." in none
+    # A part of a title does not suffice for a removal.
+    assert holdfast("sessions", "delete", "second", "--yes").code == 1
+
+
+# --- the answer ----------------------------------------------------------------------------------------
+
+
+def test_text_is_printed_unchanged(holdfast: Holdfast) -> None:
+    with serve(reply("a\tb\r\n", "\x1b[31m", "漢字\n\n")) as provider:
+        assert holdfast("-p", "x", **provider.env) == (0, "a\tb\r\n\x1b[31m漢字\n\n", "")
+
+
+def test_tool_calls_are_reported_on_standard_error(holdfast: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the note")
+    call = tool_call("read_file", '{"path": "notes.txt"}', "Let me look.")
+    with serve(call, reply("Found", " it.")) as provider:
+        done = holdfast("-p", "x", **provider.env)
+    assert (done.code, done.out) == (0, "Let me look.\nFound it.\n")
+    assert done.err == '-> read_file {"path": "notes.txt"}\nok: read_file  1 the note\n'
+
+
+def test_queued_notice_is_answered_first_and_not_printed_as_the_answer(holdfast: Holdfast, tmp_path: Path) -> None:
+    assert holdfast("-p", "Remember that the boat is called Ada.", **OFFLINE).code == 0
+    store, notice = tmp_path / "data" / "holdfast.db", "process 1 ended\n> zebra"
+    with SessionDB(store) as db:
+        (head,) = db.list_sessions()
+        db.mail.add_inbox_entry(head.id, "k", notice, kind="process")
+    done = holdfast("-c", "-p", "What is the boat called?", **OFFLINE)
+    assert (done.code, "Ada" in done.out, "process 1 ended" in done.err) == (0, True, True)
+    log = cli_process.read_log(tmp_path)
+    assert [text for role, text in log if role == "user"][1:] == [notice, "What is the boat called?"]
+    assert [text for role, text in log if role == "assistant"][1].strip() not in done.out
+    with SessionDB(store) as db:
+        assert db.mail.inbox_entries() == []
+
+
+def test_json_is_the_whole_result(holdfast: Holdfast) -> None:
+    with serve(reply("Hello", " you.")) as provider:
+        done = holdfast("-p", "hi", "--output-format", "json", **provider.env)
+    assert (done.code, done.err) == (0, "")
+    assert set(done.data) == RESULT
+    assert done.data["final_response"] == "Hello you."
+    assert (done.data["completed"], done.data["failed"], done.data["exit_reason"]) == (True, False, "completed")
+    assert [(each["seq"], each["role"]) for each in done.data["messages"]] == [(1, "user"), (2, "assistant")]
+    assert done.data["messages"][1]["content"] == "Hello you."
+
+
+def test_stream_json_is_one_event_per_line_and_the_result_last(holdfast: Holdfast) -> None:
+    with serve(reply("Hello", " \x9b you.")) as provider:
+        done = holdfast("-p", "hi", "--output-format", "stream-json", **provider.env)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.isascii()
+    lines = [json.loads(line) for line in done.out.splitlines()]
+    assert [line["text"] for line in lines if line["type"] == "text.delta"] == ["Hello", " \x9b you."]
+    assert set(lines[-1]["result"]) == RESULT
+    kinds = list(dict.fromkeys(line["type"] for line in lines))
+    assert kinds == ["message.stored", "turn.start", "text.delta", "titled", "turn.complete"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("answer", "code", "sentence"),
+    [
+        (refusal(401, "Incorrect API key"), 1, "holdfast: "),
+        (cut_reply("Once upon"), 0, wording.CUT_OFF),
+        (cut_reply(), 1, f"holdfast: {wording.CUT_OFF}"),
+        (reply(" \n"), 1, f"holdfast: {wording.EMPTY_REPLY}"),
+    ],
+    ids=["refused", "cut", "cut before the first word", "blank"],
+)
+def test_failed_or_incomplete_answer_is_reported_in_one_sentence(
+    holdfast: Holdfast, tmp_path: Path, form: str, answer: replay_server.Answer, code: int, sentence: str
+) -> None:
+    with serve(answer) as provider:
+        done = holdfast("-p", "hi", "--output-format", form, **provider.env)
+    assert (done.code, done.err.count("\n")) == (code, 1)
+    assert done.err.startswith(sentence)
+    if form == "text":
+        assert done.out.strip() == ("" if code else "Once upon")
+    elif answer.status == 401:
+        result = result_of(done, form)
+        assert (result["failed"], result["exit_reason"]) == (True, "model")
+        assert cli_process.read_log(tmp_path) == [("user", "hi")]
+
+
+def test_server_of_openai_base_url_needs_no_key(holdfast: Holdfast) -> None:
+    listed = replay_server.refusal(200, {"object": "list", "data": [{"id": "played", "object": "model"}]})
+    with serve(listed, reply("Hello.")) as provider:
+        url = {"OPENAI_BASE_URL": f"{provider.url}/v1"}
+        done = holdfast("-p", "hi", **url)
+        assert (done.code, done.out) == (0, "Hello.\n"), done.err
+        assert holdfast("-p", "hi", **url, HOLDFAST_MODEL="openai/other").out == "Hello.\n"
+    assert [each.path for each in provider.asked[:2]] == ["/v1/models", "/v1/chat/completions"]
+    assert {each.json["model"] for each in provider.asked[1:]} == {"played", "other"}
+    assert not any("authorization" in each.headers for each in provider.asked)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (refusal(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
+        (replay_server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
+        (replay_server.refusal(200, b"<html>"), "the response is not a list of models."),
+        (replay_server.Answer(cut=True), "closed the connection without an answer"),
+    ],
+    ids=["refused", "empty", "not a list", "closed"],
+)
+def test_server_that_lists_no_model_is_reported(holdfast: Holdfast, answer: replay_server.Answer, reason: str) -> None:
+    with serve(answer) as provider:
+        sentence = holdfast("-p", "hi", OPENAI_BASE_URL=f"{provider.url}/v1").sentence
+    assert reason in sentence
+    assert sentence.endswith("HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key.")
+
+
+# --- limits --------------------------------------------------------------------------------------------
+
+
+def test_max_steps_limits_the_requests_of_a_turn(holdfast: Holdfast, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("the note")
+    done = holdfast("-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", **OFFLINE)
+    assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
+    assert holdfast("-p", "read notes.txt", "--max-steps", "2", **OFFLINE).code == 0
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_max_cost_ends_a_turn_at_the_limit(holdfast: Holdfast, configure: Configure, tmp_path: Path, form: str) -> None:
+    (tmp_path / "notes.txt").write_text("the note")
+    configure('[models."openai/played"]\nprice = { input = 1.0, output = 1.0 }\n')
+    # Each request takes 300,000 tokens, which cost 30 cents.
+    call = tool_call("read_file", '{"path": "notes.txt"}', tokens=300_000)
+    with serve(call, call, call, reply("Done.")) as provider:
+        done = holdfast("-p", "go", "--max-cost", "0.5", "--output-format", form, **provider.env)
+        assert (done.code, len(provider.asked)) == (1, 2)
+        sentence = "holdfast: I stopped: this turn has cost about $0.60; its limit is $0.50."
+        assert done.err.splitlines()[-1] == sentence
+        if form == "json":
+            assert (done.data["exit_reason"], done.data["api_calls"]) == ("cost", 2)
+            assert done.data["usage"]["cost"] == pytest.approx(0.6)
+        assert holdfast("-p", "go", **provider.env).out.endswith("Done.\n")
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_full_window_is_compacted_and_a_long_message_is_reported(
+    holdfast: Holdfast, configure: Configure, tmp_path: Path, form: str
+) -> None:
+    configure(f'[models."{provider_process.MODEL}"]\nwindow = 12000\n')
+    line, options = "The boats stay in the harbour at pier seven. ", ["--output-format", form]
+    with serve(reply(line * 180)) as provider, SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        pasted = (line * 5_267).encode()
+        done = holdfast("-p", *options, piped=pasted, **provider.env)
+        if form == "text":
+            assert "characters of your message" in done.err
+        else:
+            truncated = result_of(done, form)["truncated"]
+            assert truncated["characters"] >= len(pasted.strip()) > 10 * truncated["sent"] > 0
+            assert "characters of your message" in (done.err if form == "json" else done.out)
+        (head,) = db.list_sessions()
+        for number in range(9):
+            done = holdfast("-c", "-p", f"What about pier {number}?", *options, **provider.env)
+            assert done.code == 0
+            if len(db.sessions(head.id)) > 1:
+                break
+        assert db.admin.fsck().ok
+    assert "Compacted up to message" in done.err
+    assert "The summary is an extract" in done.err
+    answer = done.out if form == "text" else result_of(done, form)["final_response"]
+    assert answer.strip() == (line * 180).strip()
+
+
+# --- interruption --------------------------------------------------------------------------------------
+
+
+def start_streaming(home: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    """Start the program, and wait for the first words of the answer."""
+    process = cli_process.start(home, "-p", "hi", env=env)
+    assert process.stdout.read(4) == "Once"
+    return process
+
+
+def test_ctrl_c_ends_the_turn_and_keeps_the_text(tmp_path: Path) -> None:
+    with serve(hanging_reply("Once", " upon")) as provider, start_streaming(tmp_path, provider.env) as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=cli_process.PATIENCE)
+    assert (process.returncode, err) == (130, "Interrupted.\n")
+    assert out.strip() in ("", "upon")
+    user, answer = cli_process.read_log(tmp_path)
+    assert user == ("user", "hi")
+    assert answer[1].startswith("Once")
+
+
+@pytest.mark.parametrize(("number", "form"), [(signal.SIGTERM, "json"), (signal.SIGHUP, "stream-json")])
+def test_signal_leaves_a_complete_document(tmp_path: Path, number: int, form: str) -> None:
+    with (
+        serve(hanging_reply("Once")) as provider,
+        cli_process.start(tmp_path, "-p", "hi", "--output-format", form, env=provider.env) as process,
+    ):
+        polling.until(lambda: provider.asked)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=cli_process.PATIENCE)
+    assert process.returncode == 128 + number
+    result = result_of(Run(0, out, ""), form)
+    assert (result["interrupted"], result["completed"]) == (True, False)
+
+
+@pytest.mark.parametrize("form", ["json", "stream-json"])
+def test_signal_before_the_turn_leaves_a_complete_document(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @asynccontextmanager
+    async def start_slowly(*_: object, **__: object) -> AsyncIterator[None]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+        yield
+
+    monkeypatch.setattr(compose, "start", start_slowly)
+    settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
+    start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
+    assert one_shot.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
+    assert result_of(Run(0, capsys.readouterr().out, ""), form)["exit_reason"] == "interrupted"
+
+
+def test_killed_conversation_continues_with_a_warning(holdfast: Holdfast, tmp_path: Path) -> None:
+    with serve(hanging_reply("Once", " upon")) as provider, start_streaming(tmp_path, provider.env) as process:
+        process.kill()
+    done = holdfast("-c", "-p", "again", **OFFLINE)
+    assert done.code == 0
+    assert done.err == "The answer to the last message (1) was not finished. Send it again, or continue.\n"
+    assert [role for role, _ in cli_process.read_log(tmp_path)] == ["user", "user", "assistant"]
+    assert holdfast("-c", "-p", "and again", **OFFLINE).err == ""
+
+
+def test_closed_standard_output_stops_the_turn(tmp_path: Path) -> None:
+    long = hanging_reply("Once", *[" upon a time" * 100] * 200)
+    with serve(long) as provider, start_streaming(tmp_path, provider.env) as process:
+        process.stdout.close()
+        assert process.wait(cli_process.PATIENCE) == 0
+        assert process.stderr.read() == ""
+    assert [role for role, _ in cli_process.read_log(tmp_path)] == ["user", "assistant"]
+
+
+def test_documentation_names_every_option_field_exit_and_event() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "chat.md").read_text("utf-8")
+    named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
+    options = {option for parameter in chat.command.params for option in parameter.opts}
+    assert {option.split()[0] for option in named} >= options
+    assert named >= RESULT | set(get_args(events.Exit)) | set(chat.FORMATS)
+    # Only a chat emits Quit.
+    assert named >= {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind is not events.Quit}
+
+
+# --- failures -----------------------------------------------------------------------------------------
+
+
+ROOT = str(Path(__file__).parents[2])
+
+
+# --- the network ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("resolves", [True, False], ids=["dead server", "no network"])
+def test_unreachable_model_is_reported_and_the_message_is_kept(
+    holdfast: Holdfast, tmp_path: Path, resolves: bool
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{closed.getsockname()[1]}" if resolves else "nowhere.invalid"
+    key = {"OPENAI_API_KEY": "key", "HOLDFAST_MODEL": "openai/x"}
+    done = holdfast("-p", "hello there", **key, OPENAI_BASE_URL=f"http://{host}/v1")
+    assert (done.code, done.out) == (1, "")
+    first, *waits, last = done.err.splitlines()
+    assert first.startswith(f"openai/x (http://{host}) cannot be reached: ")
+    assert all(line.startswith("Trying again in ") for line in waits), waits
+    assert last.startswith(f"holdfast: openai/x (http://{host}) cannot be reached: ")
+    assert last.endswith(" Your message is stored: /retry asks again.")
+    assert cli_process.read_log(tmp_path) == [("user", "hello there")]
+
+
+# --- the disk ------------------------------------------------------------------------------------------
+
+FULL = "from tests.faults import disk\ndisk.Disk().arm(0, {!r})\nimport holdfast.cli\nholdfast.cli.main()"
+
+
+@pytest.mark.parametrize("fault", ["full", "quota"])
+def test_full_disk_is_reported_and_the_conversation_continues_with_room(
+    holdfast: Holdfast, tmp_path: Path, fault: str
+) -> None:
+    assert holdfast("-p", "The boat is called Ada.", **OFFLINE).code == 0
+    for form in ("text", "json"):
+        arguments = ["-c", "-p", "long words " * 11_000, "--output-format", form]
+        env = {**OFFLINE, "PYTHONPATH": ROOT}
+        done = cli_process.run_code(tmp_path, FULL.format(fault), *arguments, env=env)
+        assert done.code == 1
+        assert "The disk is full (or a quota is reached)" in done.err.splitlines()[-1]
+        assert "Free some space" in done.err.splitlines()[-1]
+        assert "Traceback" not in done.err
+        assert done.out == "" or done.data["failed"]
+    done = holdfast("-c", "-p", "What is the boat called?", **OFFLINE)
+    assert done.code == 0
+    assert "Ada" in done.out
+    assert cli_process.read_log(tmp_path)[0] == ("user", "The boat is called Ada.")
+
+
+# --- Ctrl-C at the start -------------------------------------------------------------------------------
+
+INTERRUPTED = """
+import os, signal as _, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == MODULE:
+            sys.meta_path.remove(self)
+            # A blocked signal is delivered at the moment it is unblocked.
+            _.pthread_sigmask(_.SIG_BLOCK, [2])
+            os.kill(os.getpid(), 2)
+            _.pthread_sigmask(_.SIG_UNBLOCK, [2])
+sys.modules.pop(MODULE, None)
+sys.meta_path.insert(0, Finder())
+import holdfast.cli
+holdfast.cli.main()
+"""
+LOADED = [
+    "signal",
+    "holdfast.cli.program",
+    "msgspec._core",
+    "holdfast.config",
+    "apsw",
+    "asyncio",
+    "holdfast.model.offline",
+]
+
+
+@pytest.mark.parametrize("module", LOADED)
+def test_ctrl_c_while_loading_exits_with_130(tmp_path: Path, module: str) -> None:
+    done = cli_process.run_code(tmp_path, f"MODULE = {module!r}{INTERRUPTED}", "-p", "hi", env=OFFLINE)
+    assert (done.code, done.out) == (130, "")
+    assert done.err in ("", "Interrupted.\n")
+
+
+def test_ignored_ctrl_c_stays_ignored(tmp_path: Path) -> None:
+    code = "import signal, holdfast.cli; signal.signal(signal.SIGINT, signal.SIG_IGN)\ntry: holdfast.cli.main()\n"
+    code += "except SystemExit: print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert cli_process.run_code(tmp_path, code, "config", "path").out.endswith("True\n")
+
+
+# --- any input ----------------------------------------------------------------------------------------
+
+
+FIELDS = {"final_response", "messages", "completed", "failed", "error", "exit_reason", "usage", "conversation_id"}
+
+
+def check(done: Run, form: str) -> dict[str, Any]:
+    """Return the result, after a check of the whole document."""
+    assert done.code in (0, 1, 2), done.err
+    assert "Traceback" not in done.err
+    assert done.out.isascii()
+    if form == "json":
+        result: dict[str, Any] = done.data
+    else:
+        lines = [json.loads(line) for line in done.out.splitlines()]
+        assert [line["type"] for line in lines].index("turn.complete") == len(lines) - 1
+        result = lines[-1]["result"]
+    assert set(result) >= FIELDS
+    assert result["completed"] == (done.code == 0)
+    assert (result["error"] is None) == result["completed"]
+    return result
+
+
+def ask(home: Path, form: str, words: bytes | None, piped: bytes | None) -> dict[str, Any]:
+    arguments = ["--output-format", form, *([] if words is None else [b"--prompt=" + words])]
+    return check(cli_in_process.run(home, *arguments, piped=piped, env=OFFLINE), form)
+
+
+# Text with the characters of terminals, files and shells; and bytes that are not text.
+ANY = (
+    strategies.text(max_size=60).map(lambda words: words.encode("utf-8", "surrogatepass"))
+    | strategies.text('\x00\x1b\x7f\x9b\r\n\t \u2028\ufeff\ud800\udfff{}[]"\\/-', max_size=30).map(
+        lambda words: words.encode("utf-8", "surrogatepass")
+    )
+    | strategies.binary(max_size=200)
+)
+
+
+# One store serves all examples: each message starts a conversation.
+@hypothesis.settings(max_examples=60, derandomize=True)
+@hypothesis.given(
+    # No system passes on a NUL in an argument.
+    words=strategies.none() | ANY.map(lambda words: words.replace(b"\0", b"")),
+    piped=strategies.none() | ANY | strategies.integers(1, 3).map(lambda times: b"line of text\n" * 10**times),
+    form=strategies.sampled_from(FORMATS[1:]),
+)
+@hypothesis.example(None, b"x" * stdin_text.BINARY_CHECK_BYTES + b"\0", "json")
+@hypothesis.example(b"explain", b"\xff\xfe\x80", "stream-json")
+@hypothesis.example(b"/compac", None, "stream-json")
+@hypothesis.example(b"\xed\xa0\x80 lone", b"/quit", "json")
+def test_any_input_is_answered_with_one_valid_document(
+    tmp_path: Path, words: bytes | None, piped: bytes | None, form: str
+) -> None:
+    hypothesis.assume(words is not None or piped is not None)
+    ask(tmp_path, form, words, piped)
+
+
+def test_argument_that_is_not_unicode_is_replaced(tmp_path: Path) -> None:
+    done = cli_process.run(
+        tmp_path, "-p", os.fsdecode(b"caf\xe9 \xf0\x9d\x84\x9e"), "--output-format", "json", env=OFFLINE
+    )
+    assert check(done, "json")["messages"][0]["content"][-1]["text"] == "caf\ufffd 𝄞"
+
+
+@pytest.mark.parametrize(("form", "words"), [("text", []), ("json", ["-p", "what is this?"])])
+def test_binary_input_is_refused_and_creates_no_file(
+    holdfast: Holdfast, tmp_path: Path, form: str, words: list[str]
+) -> None:
+    done = holdfast(*words, "--output-format", form, piped=b"\x7fELF\x02\x01\0\0", **OFFLINE)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "is not text" in done.err
+    assert done.out == "" or check(done, form)["failed"]
+    assert os.listdir(tmp_path) == []
+
+
+def test_endless_pipe_is_refused(tmp_path: Path) -> None:
+    script = ["bash", "-c", 'yes | "$@"', "-", *cli_process.PROGRAM]
+    done = cli_process.run(tmp_path, "-p", "sum this up", env=OFFLINE, command=script)
+    assert done.code == 2
+    assert "larger than 16 MB" in done.sentence
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("arguments", "env", "sentence"),
+    [
+        (["--model", "bogus"], {}, "provider/model"),
+        (["--model", "openai/x"], {}, "OPENAI_API_KEY"),
+        (["--db", "notes.txt"], OFFLINE, "not a database"),
+        (["--db", "notes.txt/x.db"], OFFLINE, "notes.txt"),
+        (["--db", "."], OFFLINE, "is a directory"),
+        ([], {**OFFLINE, "HOLDFAST_LOG": "none/log"}, "log"),
+        ([], {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}, "/proc/none"),
+        (["-c"], OFFLINE, "There is no database"),
+        (["-r"], OFFLINE, "Name the conversation"),
+        (["-c", "-r", "x"], OFFLINE, "not both"),
+        (["--profile", "unknown"], OFFLINE, "no profile 'unknown'"),
+        ([], {"HOLDFAST_PROFILE": "unknown"}, "Run `holdfast config check` to list all mistakes."),
+        (["--max-steps", "none"], OFFLINE, "'none' is not a valid integer"),
+    ],
+)
+def test_failed_start_is_one_sentence_and_a_document(
+    holdfast: Holdfast, tmp_path: Path, form: str, arguments: list[str], env: dict[str, str], sentence: str
+) -> None:
+    (tmp_path / "notes.txt").write_text("some notes\n" * 1000)
+    done = holdfast("-p", "hi", "--output-format", form, *arguments, **env)
+    assert done.code in (1, 2)
+    assert sentence in done.err
+    assert done.err.count("\n") == 1
+    if form == "text":
+        assert done.out == ""
+    else:
+        result = check(done, form)
+        assert sentence.split("`", maxsplit=1)[0] in f"{result['error']}Run "
+        assert (result["failed"], result["exit_reason"]) == (True, "failed")

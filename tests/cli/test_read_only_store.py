@@ -1,0 +1,159 @@
+"""A store that cannot be written can be read; errors name the path and the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB
+
+READS = """
+import json, sys
+from pathlib import Path
+from tests.support import cli_in_process
+home, store = map(Path, sys.argv[1:])
+words = [["list"], ["show", "talk"], ["search", "heron"], ["title", "talk", "Bird"]]
+runs = [cli_in_process.run(home, "sessions", *each, "--db", store) for each in words]
+runs.append(cli_in_process.run(home, "doctor", "--db", store))
+print(json.dumps([[run.code, run.out, run.err] for run in runs]))
+"""
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+SMALL = 'mount -t tmpfs -o size=2m,mode=700 tmpfs "$0" && exec "$@"'
+
+
+def require(*prefix: str) -> list[str]:
+    """Return the prefix of a command, or skip the test where it is not permitted."""
+    if (
+        shutil.which(prefix[0]) is None
+        or subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"{prefix[0]} is not permitted here")
+    return [*prefix]
+
+
+def mounted(script: str, folder: Path) -> list[str]:
+    return require("unshare", "--map-root-user", "--mount", "sh", "-c", script, str(folder))
+
+
+def without_override() -> list[str]:
+    """Return the prefix that makes modes binding for root, too."""
+    return require("setpriv", "--bounding-set", "-dac_override") if os.geteuid() == 0 else []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    with SessionDB(tmp_path / "data" / "store.db") as db:
+        db.create_session("talk", source="test")
+    return tmp_path / "data" / "store.db"
+
+
+@pytest.mark.parametrize("how", ["mount", "folder", "file"])
+@pytest.mark.parametrize("used", [False, True], ids=["closed", "in use"])
+def test_read_only_store_is_read_and_the_reason_is_reported(tmp_path: Path, store: Path, how: str, used: bool) -> None:
+    def run() -> list[list[str]]:
+        prefix = mounted(READ_ONLY, store.parent) if how == "mount" else without_override()
+        place, mode = (store.parent, 0o500) if how == "folder" else (store, 0o400)
+        before = place.stat().st_mode
+        if how != "mount":
+            place.chmod(mode)
+        try:
+            command = [*prefix, sys.executable, "-c", READS, str(tmp_path / "home"), str(store)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+        finally:
+            place.chmod(before)
+        found: list[list[str]] = json.loads(done.stdout)
+        return found
+
+    with SessionDB(store) as db:
+        db.append_message("talk", role="user", content="the heron stands")
+        db.search("heron")
+        db.append_message("talk", role="assistant", content="a heron it is")
+        runs = run() if used else []  # The log has messages that are not in the file yet.
+    runs = runs or run()
+    reason = "the file system is read-only" if how == "mount" else "no permission to write"
+    assert [code for code, _, _ in runs] == [0, 0, 0, 1, 1], runs
+    assert all("a heron it is" in out for _, out, _ in runs[1:3])
+    for text in (runs[3][2], runs[4][1]):
+        assert f"{store} can only be read: {reason}" in " ".join(text.split())
+
+
+FULL = """
+import contextlib, json, sys
+from pathlib import Path
+from holdfast import SessionDB
+from tests.support import cli_in_process
+home, store = map(Path, sys.argv[1:])
+db = SessionDB(store)
+db.create_session("talk", source="test")
+with contextlib.suppress(OSError), open(store.with_name("filler"), "wb", buffering=0) as file:
+    while True:
+        file.write(bytes(4096))
+runs = [cli_in_process.run(home, "doctor", "--db", store)]
+db.close()
+runs.append(cli_in_process.run(home, "doctor", "--db", store))
+print(json.dumps([[run.code, run.words] for run in runs]))
+"""
+
+
+def test_doctor_reports_a_full_disk(tmp_path: Path, store: Path) -> None:
+    """With and without the files that a process creates next to an open store."""
+    command = [*mounted(SMALL, store.parent), sys.executable, "-c", FULL, str(tmp_path / "home"), str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for code, words in json.loads(done.stdout):
+        assert code == 1
+        assert all(text in words for text in ("disk", "full", str(store))), words
+
+
+LATER = """
+import sys
+from holdfast import SessionDB
+with SessionDB(sys.argv[1]) as db:
+    while True:
+        print(len(db.transcript("talk")), flush=True)
+        if not sys.stdin.readline():
+            break
+"""
+
+
+def test_reader_of_a_read_only_store_sees_later_writes(store: Path) -> None:
+    command = [*without_override(), sys.executable, "-c", LATER, str(store)]
+    store.parent.chmod(0o500)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        seen = [reader.stdout.readline()]
+        with SessionDB(store) as db:
+            for _ in range(2):
+                db.append_message("talk", role="user", content="x" * 5000)
+                reader.stdin.write("\n")
+                reader.stdin.flush()
+                seen.append(reader.stdout.readline())
+        reader.stdin.close()
+    assert seen == ["0\n", "1\n", "2\n"]
+
+
+CHANGED = """
+import os, sys
+from holdfast import SessionDB, errors
+with SessionDB(sys.argv[1]) as db:
+    for mode in (0o500, 0o700):
+        os.chmod(os.path.dirname(sys.argv[1]), mode)
+        try:
+            print(db.append_message("talk", role="user", content="x").seq, len(db.transcript("talk")))
+        except errors.StoreUnusable:
+            print("refused")
+"""
+
+
+def test_store_opened_read_only_is_written_once_it_is_writable(store: Path) -> None:
+    command = [*without_override(), sys.executable, "-c", CHANGED, str(store)]
+    store.parent.chmod(0o500)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["refused", "1 1"]

@@ -1,0 +1,249 @@
+"""`sessions title`, `delete`, `redact` and `prune`: they show what they would remove, and ask first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, config, errors, types
+from holdfast.cli import console, sessions_edit
+from holdfast.store.driver import Tx
+from holdfast.tools.shell import process_folders
+from tests.cli.conftest import BRANCH, TRIP
+from tests.support import pty_terminal
+from tests.support.cli_process import Configure, Holdfast, Run
+
+ALL = {TRIP, BRANCH, "other"}
+
+
+def conversation_ids(path: Path) -> set[str]:
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
+        return {session.conversation_id for session in db.list_sessions()}
+
+
+def files_with(folder: Path, text: bytes) -> list[str]:
+    return [path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
+
+
+def test_title_is_set_shown_and_cleared(holdfast: Holdfast, trip: Path) -> None:
+    def title(*arguments: str) -> Run:
+        return holdfast("sessions", "title", *arguments, "--db", trip)
+
+    assert title("other", "Notes").code == 0
+    assert title("other").out == "Notes\n"
+    assert title("Notes", "--clear", "--json").data["title"] is None
+    assert title("other").out == "\n"
+    taken = title("other", "Trip to Lisbon")
+    assert taken.code == 1
+    assert TRIP in taken.sentence
+    assert title("other", "x", "--clear").code == 2
+
+
+# --- delete --------------------------------------------------------------------------------------------
+
+
+def test_delete_without_yes_shows_the_conversations(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "delete", "other", BRANCH, "--db", trip)
+    assert done.code == 1
+    assert [line.split()[0] for line in done.out.splitlines()] == ["other", BRANCH]
+    assert "--yes" in done.err
+    data = holdfast("sessions", "delete", "other", "--json", "--db", trip).data
+    assert data == {"deleted": False, "scrubbed": False, "conversations": ["other"], "copies": []}
+    assert conversation_ids(trip) == ALL
+
+
+def test_delete_leaves_no_byte_of_the_text(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    assert holdfast("sessions", "delete", BRANCH, "--yes", "--db", trip).code == 0
+    assert conversation_ids(trip) == {TRIP, "other"}
+    assert files_with(tmp_path, b"only in the branch") == []
+
+
+@pytest.mark.parametrize("how", ["delete", "redact"])
+def test_removal_deletes_the_output_of_its_processes_only(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
+) -> None:
+    folder = Path(process_folders.store_folder(str(tmp_path / "data"), str(trip)))
+    with SessionDB(trip) as db:
+        for name, here in (("p1", TRIP), ("p2", "other")):
+            (folder / name).mkdir(parents=True, mode=0o700)
+            (folder / name / "out.0").write_text("the key is 17")
+            call = {"id": name, "name": "start_process", "arguments": {"command": f"make {name}"}}
+            db.append_message(here, role="assistant", tool_calls=[call])
+            place = {"folder": "/", "started_at": 1.0, "place": "{}"}
+            db.processes.record_start(types.Process(id=name, conversation_id=here, command=f"make {name}", **place))
+            db.processes.record_end(name, "exited", 0, "it ended")
+        seq = db.conversation(TRIP).last_seq
+    names = [TRIP, BRANCH] if how == "delete" else [TRIP, str(seq)]
+    assert holdfast("sessions", how, *names, "--yes", "--db", trip).code == 0
+    assert [path.relative_to(folder) for path in folder.rglob("out.0")] == [Path("p2/out.0")]
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [(["other", TRIP], f"are branches of {TRIP}: {BRANCH}"), (["other", "unknown"], "unknown")],
+    ids=["branch", "unknown"],
+)
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
+def test_delete_removes_nothing_if_one_name_is_refused(
+    holdfast: Holdfast, trip: Path, names: list[str], sentence: str, form: list[str]
+) -> None:
+    done = holdfast("sessions", "delete", *names, "--yes", *form, "--db", trip)
+    assert done.code == 1
+    assert sentence in done.sentence
+    assert conversation_ids(trip) == ALL
+
+
+def test_delete_reports_conversations_that_got_a_branch_meanwhile(
+    trip: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
+    with SessionDB(trip) as db:
+        assert sessions_edit._delete(out, db, ["other", TRIP]) == ["other"]
+        with pytest.raises(errors.HasBranches):
+            sessions_edit._delete(out, db, [TRIP])
+    assert f"Not deleted: {TRIP}. " in capsys.readouterr().err
+    with pytest.raises(errors.StoreCorrupt):  # branches that form a cycle
+        sessions_edit._branches_first({"one": {"other"}, "other": {"one"}})
+
+
+def test_removal_names_the_copies_of_earlier_restores(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    holdfast("backup", tmp_path / "copy.db", "--db", trip)
+    holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
+    (kept,) = tmp_path.glob("trip.db-before-restore-*.db")
+    assert holdfast("sessions", "delete", "other", "--yes", "--json", "--db", trip).data["copies"] == [str(kept)]
+    assert str(kept) in holdfast("sessions", "redact", TRIP, "1", "--yes", "--db", trip).words
+
+
+def test_scrub_that_a_reader_blocks_is_finished_by_doctor(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+
+        def read(tx: Tx) -> Run:
+            tx.all("fsck_conversations")
+            return holdfast("sessions", "delete", BRANCH, "--yes", "--json", "--db", trip)
+
+        done = db.driver.read(read)
+    assert (done.code, done.data["deleted"], done.data["scrubbed"]) == (1, True, False)
+    assert "doctor --fix" in done.err
+    (note,) = [each for each in holdfast("doctor", "--json", "--db", trip).data["findings"] if each["kind"] == "scrub"]
+    assert note["level"] == "note"
+    fixed = holdfast("doctor", "--fix", "--json", "--db", trip).data
+    assert "removed deleted and redacted text from the files" in fixed["done"]
+    assert fixed["findings"] == []
+    assert files_with(trip.parent, b"only in the branch") == []
+
+
+# --- redact --------------------------------------------------------------------------------------------
+
+
+def test_redact_shows_the_messages_and_removes_them(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    shown = holdfast("sessions", "redact", TRIP, "3", "1", "--db", trip)
+    assert (shown.code, shown.out.splitlines()) == (1, ["1  user  message 1", "3  user  message 3"])
+    done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
+    assert done.data == {"redacted": True, "scrubbed": True, "conversation": TRIP, "seqs": [1, 3], "copies": []}
+    assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [already redacted]\n"
+    unknown = holdfast("sessions", "redact", TRIP, "2", "99", "--yes", "--json", "--db", trip)
+    assert unknown.code == 1
+    assert "99" in unknown.sentence
+    with SessionDB(trip) as db:
+        assert [message.seq for message in db.transcript(TRIP) if message.redacted] == [1, 3]
+    assert files_with(tmp_path, b"message 3") == []
+
+
+def test_redact_removes_titles_with_words_of_the_text(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    with SessionDB(trip) as db:
+        db.create_session("bank", source="test", title="My password is hunter2")
+        db.append_message("bank", role="user", content="My password is hunter2 for the bank")
+        db.branch("bank", branch_id="branch")
+    shown = holdfast("sessions", "redact", "bank", "1", "--db", trip)
+    assert "The title is removed, too, because it contains words of the text: My password is hunter2\n" in shown.out
+    assert "My password is hunter2 #2" in shown.out
+    assert holdfast("sessions", "redact", "bank", "1", "--yes", "--json", "--db", trip).code == 0
+    assert files_with(tmp_path, b"hunter2") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (("sessions", "delete", "other"), "other  1 message"),
+        (("sessions", "redact", TRIP, "3"), "3  user  message 3"),
+        (("sessions", "prune", "--older-than", "0"), "1 message  "),
+        (("restore", "copy.db"), "which will be replaced"),
+    ],
+    ids=["delete", "redact", "prune", "restore"],
+)
+def test_question_on_a_terminal_shows_what_is_removed(
+    holdfast: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
+) -> None:
+    holdfast("backup", "copy.db", "--db", trip)
+    with pty_terminal.open_terminal(tmp_path, *command, "--json", "--db", trip, columns=200) as screen:
+        screen.wait_for(shown)
+        screen.wait_for("[y/N]")
+        screen.type("n\r")
+        assert screen.end() == 1
+    assert conversation_ids(trip) == ALL
+    assert shown not in holdfast(*command, "--json", "--db", trip).err, "a program reads the JSON"
+
+
+# --- prune ---------------------------------------------------------------------------------------------
+
+
+def test_prune_without_yes_shows_what_goes_and_what_stays(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    with SessionDB(trip) as db:
+        db.bind_route("chat", "other", version=0)
+    done = holdfast("sessions", "prune", "--older-than", "0", "--db", trip)
+    assert done.code == 1
+    shown = {line.split()[0]: line for line in done.out.splitlines()}
+    assert "kept: a branch reads from it" in shown[TRIP]
+    assert "kept: a route is bound to it" in shown["other"]
+    assert "delete" in shown[BRANCH]
+    assert conversation_ids(trip) == ALL
+    assert not (tmp_path / "archive").exists()
+
+
+def test_prune_archives_what_it_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+    assert holdfast("sessions", "prune", "--older-than", "0", "--yes", "--db", trip).code == 0
+    assert conversation_ids(trip) == {TRIP}
+    (archive,) = (tmp_path / "archive").glob("trip-*.jsonl")
+    with SessionDB(tmp_path / "new.db") as other, archive.open() as file:
+        assert other.admin.import_from(file).ok
+    assert conversation_ids(tmp_path / "new.db") == ALL
+    options = ["--max-size", "0kb", "--archive", "a.jsonl", "--yes", "--json"]
+    data = holdfast("sessions", "prune", *options, "--db", trip).data
+    assert (data["pruned"], data["report"]["removed"]) == (True, [TRIP])
+    assert os.path.exists(tmp_path / "a.jsonl")
+
+
+def test_prune_uses_the_settings(holdfast: Holdfast, trip: Path, home: Path, configure: Configure) -> None:
+    configure('[retention]\nolder_than_days = 0\nmax_size = "1GB"\narchive = "old"\n')
+    assert str(home / "old") in holdfast("sessions", "prune", "--db", trip).err
+    assert conversation_ids(trip) == ALL
+    assert holdfast("sessions", "prune", "--yes", "--db", trip).code == 0
+    assert conversation_ids(trip) < ALL
+    assert list((home / "old").glob("*.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["--max-size", "10GB"], 0), ([], 2), (["--max-size", "lots"], 2), (["--older-than", "-1"], 2)],
+)
+def test_prune_removes_nothing_within_the_limits_or_on_wrong_use(
+    holdfast: Holdfast, trip: Path, arguments: list[str], code: int
+) -> None:
+    done = holdfast("sessions", "prune", *arguments, "--yes", "--db", trip)
+    assert (done.code, done.out) == (code, "")
+    assert conversation_ids(trip) == ALL
+
+
+def test_prune_keeps_a_conversation_with_a_damaged_attachment(holdfast: Holdfast, tmp_path: Path) -> None:
+    with SessionDB(tmp_path / "album.db") as db:
+        blob = db.blobs.put(b"picture")
+        db.create_session("album", source="test")
+        db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
+        Path(db.blobs.files.path(blob.digest)).write_bytes(b"p?cture")
+    done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
+    assert "Deleted 0 conversations" in done.out
+    assert "album was kept: it changed or is needed now, or one of its attachments is damaged." in done.err
+    assert f"The attachment {blob.digest} is missing or damaged, and is not in the archive." in done.err

@@ -1,0 +1,239 @@
+"""`sessions list`, `sessions tree` and `sessions search`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast import SessionDB, content_parts
+from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
+from tests.support import pty_terminal
+from tests.support.cli_process import Holdfast
+
+
+def set_raw_title(path: Path, title: str) -> None:
+    """Write a title that the store itself would have cleaned."""
+    with SessionDB(path) as db:
+        db.driver._writer.execute("UPDATE conversations SET title = ? WHERE id = 'other'", (title,))  # type: ignore[attr-defined]
+
+
+# --- list ----------------------------------------------------------------------------------------------
+
+
+def test_list_has_one_line_per_conversation(holdfast: Holdfast, trip: Path) -> None:
+    done = holdfast("sessions", "list", "--db", trip)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        'other                   1  2026-05-28 20:36  ended: done  -           "hi"',
+        f"{BRANCH}            6  2026-05-28 20:34  live         /work/trip  Trip to Lisbon #2",
+        f"{TRIP}  8  2026-05-28 20:33  live         /work/trip  Trip to Lisbon",
+    ]
+    everything = holdfast("sessions", "list", "--all", "--db", trip)
+    assert [line.split()[0] for line in everything.out.splitlines()] == ["other", BRANCH, THIRD, SECOND, TRIP]
+
+
+@pytest.mark.parametrize(("command", "limit", "lines"), [("list", 2, 2), ("list", 3, 3), ("tree", 1, 2)])
+def test_limit_is_applied_and_reported(holdfast: Holdfast, trip: Path, command: str, limit: int, lines: int) -> None:
+    done = holdfast("sessions", command, "--limit", str(limit), "--db", trip)
+    assert (done.code, len(done.out.splitlines())) == (0, lines)
+    assert ("--limit" in done.err) is (limit < 3)
+
+
+def test_list_as_json(holdfast: Holdfast, trip: Path) -> None:
+    data = holdfast("sessions", "list", "--json", "--db", trip).data
+    assert (data["database"], data["more"]) == (str(trip), False)
+    place = {"id": TRIP, "head": THIRD, "owner": "", "source": "cli", "folder": "/work/trip", "title": "Trip to Lisbon"}
+    state = {"messages": 8, "last_active": 1_780_000_420.0, "live": True, "end_reason": None, "begins": "message 1"}
+    assert data["conversations"][2] == place | state
+    sessions = holdfast("sessions", "list", "--json", "--all", "--db", trip).data["sessions"]
+    ended = next(session for session in sessions if session["id"] == SECOND)
+    assert (ended["conversation_id"], ended["parent_session_id"], ended["message_count"]) == (TRIP, TRIP, 2)
+    assert (ended["first_seq"], ended["last_seq"], ended["end_reason"], ended["live"]) == (7, 8, "compression", False)
+
+
+def test_conversation_without_title_is_shown_by_its_first_message(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "new.db"
+    with SessionDB(path) as db:
+        for name in ("empty", "first", "late", "noted"):
+            db.create_session(name, source="test")
+        db.append_message("first", role="system", content="You are helpful.")
+        db.append_message("first", role="user", content=f"When does\n\x1b[2J the train {'x' * 100}")
+        db.append_message("late", role="assistant", content="Hello!")
+        noted = [content_parts.note("It is Sunday."), {"type": "text", "text": "Good morning"}]
+        db.append_message("noted", role="user", content=noted)
+    lines = holdfast("sessions", "list", "--db", path).out.splitlines()
+    shown = {line.split()[0]: line.partition("live  -")[2].strip() for line in lines}
+    first = f'"When does \\x1b[2J the train {"x" * 32}..."'
+    assert shown == {"empty": "", "late": "", "first": first, "noted": '"Good morning"'}
+
+
+def test_empty_store_lists_nothing(holdfast: Holdfast, tmp_path: Path) -> None:
+    SessionDB(tmp_path / "new.db").close()
+    done = holdfast("sessions", "list", "--db", tmp_path / "new.db")
+    assert (done.code, done.out) == (0, "")
+    assert "no conversations" in done.err
+
+
+@pytest.mark.parametrize("words", ["list", "tree", "show other", "list --json", "tree --json"])
+def test_control_characters_of_a_title_are_escaped(holdfast: Holdfast, trip: Path, words: str) -> None:
+    set_raw_title(trip, "\x1b]0;owned\x07\x1b[2J\u202e\x9b")
+    done = holdfast("sessions", *words.split(), "--db", trip)
+    assert done.code == 0
+    assert "owned" in done.out
+    assert not set(done.out) & set("\x1b\x07\u202e\x9b")
+
+
+def test_lines_fit_a_terminal(trip: Path, tmp_path: Path) -> None:
+    set_raw_title(trip, "漢字" * 50)
+    plain = {"NO_COLOR": "1"}
+    listed = pty_terminal.run(tmp_path, "sessions", "list", "--db", trip, columns=70, env=plain).out.splitlines()
+    assert listed[0].startswith("conversation")
+    assert listed[1].endswith("…")
+    assert max(map(len, listed)) <= 70
+    tree = pty_terminal.run(tmp_path, "sessions", "tree", "--db", trip, columns=50, env=plain).out
+    assert max(map(len, tree.splitlines())) <= 50
+    assert "…" in tree
+    assert "\x1b" not in tree
+    assert "\x1b[" in pty_terminal.run(tmp_path, "sessions", "tree", "--db", trip, columns=80).out
+
+
+# --- tree ----------------------------------------------------------------------------------------------
+
+TREE = f"""\
+{TRIP}  Trip to Lisbon  8 messages
+├─ ○ {TRIP}  1–6  ended 2026-05-28 20:32: compression
+│  └─ branch  {BRANCH}  Trip to Lisbon #2  6 messages  shares 1–5 of {TRIP}
+│     └─ ● {BRANCH}  6  live  <- head
+├─ ◆ cut after 4, 5–6 stay, epoch 2, pinned 2, summary of 17 characters, in force
+├─ ○ {SECOND}  7–8  ended 2026-05-28 20:35: compression
+├─ ◆ cut after 6, 7–8 stay, epoch 3, summary of 7 characters, undone
+└─ ● {THIRD}  no messages  live  <- head
+"""
+OTHER = """\
+other  1 message  ended
+└─ ○ other  1  ended 2026-05-28 20:37: done  <- head
+"""
+
+
+@pytest.mark.parametrize("name", [TRIP, THIRD, BRANCH, "20260529"])
+def test_tree_of_any_part_is_the_whole_lineage(holdfast: Holdfast, trip: Path, name: str) -> None:
+    assert holdfast("sessions", "tree", name, "--db", trip) == (0, TREE, "")
+
+
+def test_tree_without_a_name_draws_every_lineage_once(holdfast: Holdfast, trip: Path) -> None:
+    assert holdfast("sessions", "tree", "--db", trip) == (0, OTHER + "\n" + TREE, "")
+
+
+def test_tree_as_json(holdfast: Holdfast, trip: Path) -> None:
+    data = holdfast("sessions", "tree", BRANCH, "--json", "--db", trip).data
+    assert (data["database"], data["roots"]) == (str(trip), [TRIP])
+    root, branch = data["conversations"]
+    assert (root["id"], root["head_id"], root["branches"]) == (TRIP, THIRD, [BRANCH])
+    assert [session["id"] for session in root["sessions"]] == [TRIP, SECOND, THIRD]
+    assert root["sessions"][0]["compaction"] is None
+    assert root["sessions"][1]["compaction"]["cut_seq"] == 4
+    assert (branch["id"], branch["forked_from"], branch["forked_at"]) == (BRANCH, TRIP, 5)
+
+
+def test_child_of_a_deleted_conversation_is_drawn(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "child.db"
+    with SessionDB(path) as db:
+        db.create_session("parent", source="test")
+        db.append_message("parent", role="user", content="hi")
+        db.create_session("child", source="test", parent_session_id="parent")
+        db.delete_conversation("parent")
+    out = holdfast("sessions", "tree", "child", "--db", path).out
+    assert out.splitlines()[0] == "branch  child  0 messages  shares no messages of parent"
+
+
+def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, tmp_path: Path) -> None:
+    path = tmp_path / "deep.db"
+    with SessionDB(path, durability="process-crash") as db:
+        db.create_session("b0", source="test")
+        db.append_message("b0", role="user", content="hi")
+        for number in range(1, 1_050):
+            db.branch(f"b{number - 1}", branch_id=f"b{number}")
+    for arguments in ([], ["--json"]):
+        done = holdfast("sessions", "tree", "b1049", *arguments, "--db", path)
+        assert (done.code, done.err) == (0, "")
+        assert all(f"b{number}" in done.out for number in range(1_050))
+
+
+# --- search -------------------------------------------------------------------------------------------
+
+
+def test_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.append_message("other", role="user", content="a walrus \x1b[31mred\x1b]0;title\x07")
+    done = holdfast("sessions", "search", "only", "in", "the", "branches", "--db", trip)
+    assert (done.code, done.err) == (0, "")
+    place = f"{BRANCH} 6 user 2026-05-28 20:34  Trip to Lisbon #2"
+    assert done.out.splitlines()[:2] == [place, "   only in the branch"]
+    assert "\x1b" not in holdfast("sessions", "search", "walrus", "--db", trip).out
+    nothing = holdfast("sessions", "search", "zebra", "--db", trip)
+    assert (nothing.code, nothing.out) == (1, "")
+    assert "Nothing found" in nothing.err
+
+
+def test_json_has_hits_with_neighbours(holdfast: Holdfast, trip: Path) -> None:
+    data = holdfast("sessions", "search", '"message 3"', "--json", "--neighbours", "1", "--db", trip).data
+    (hit,) = data["hits"]
+    assert (hit["conversation_id"], hit["seq"], hit["content"]) == (TRIP, 3, "message 3")
+    assert hit["title"] == "Trip to Lisbon"
+    assert [message["content"] for message in hit["before"] + hit["after"]] == ["message 2", "message 4"]
+
+
+@pytest.mark.parametrize(
+    ("options", "seqs"),
+    [
+        (["--role", "tool"], [8]),
+        (["--role", "user"], []),
+        (["--tool", "ls"], [8]),
+        (["--in", "Trip to Lisbon"], [8]),
+        (["--after", "2026-05-28 20:33"], [8]),
+        (["--after", "2026-05-28T20:34:00"], []),
+        (["--before", "2026-05-28"], []),
+        (["--before", "2026-05-29", "--after", "2026-05-28"], [8]),
+    ],
+)
+def test_filters_narrow_the_search(holdfast: Holdfast, trip: Path, options: list[str], seqs: list[int]) -> None:
+    done = holdfast("sessions", "search", '"etc home"', *options, "--json", "--db", trip)
+    assert [hit["seq"] for hit in done.data["hits"]] == seqs
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [("", 2), ("x --role king", 2), ("x --limit 0", 2), ("x --after soon", 2), ("x --in nowhere", 1)]
+)
+def test_invalid_filter_is_one_sentence(holdfast: Holdfast, trip: Path, words: str, code: int) -> None:
+    done = holdfast("sessions", "search", *words.split(), "--db", trip)
+    assert done.code == code
+    assert "%" not in done.sentence
+
+
+LOCK = """
+import apsw, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_locked_index_is_searched_with_a_warning(holdfast: Holdfast, trip: Path) -> None:
+    with SessionDB(trip) as db:
+        db.admin.update_search_index()
+        db.append_message("other", role="user", content="message of the last minute")
+    command = [sys.executable, "-c", LOCK, f"{trip}.search"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
+        assert locker.stdout is not None
+        assert locker.stdout.readline() == "locked\n"
+        done = holdfast("sessions", "search", '"message 3"', "--json", "--db", trip)
+        late = holdfast("sessions", "search", "minute", "--db", trip)
+        locker.communicate("")
+    assert (done.code, [hit["seq"] for hit in done.data["hits"]]) == (0, [3])
+    assert "newest messages may be missing" in done.err
+    assert (late.code, late.out) == (1, "")
+    assert holdfast("sessions", "search", "minute", "--db", trip).code == 0
