@@ -98,6 +98,7 @@ async def test_ctrl_c_clears_the_line_then_interrupts_then_warns_then_leaves(cha
     chat.type(f"words{LEAVE}{LEAVE}{STOP}")  # Ctrl-D does not leave with text, and typing means to stay.
     chat.enter("/status")
     await chat.wait_for("turn          none")
+    await chat.until(lambda: chat.chat.session.command is None)  # Until then, Ctrl-C would stop the command.
     chat.type(STOP)
     await chat.until(lambda: chat.shown.count(LEAVE_WARNING) == 2)
     assert not chat.ended.done()
