@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.model import ScriptedModel
-from tests.faults import turns
+from tests.faults import agent_processes
 from tests.support import agents
 from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 
@@ -171,9 +171,9 @@ async def test_who_looks_at_the_view_beside_a_turn_does_not_make_it_lose_a_messa
     agent = agents.agent(db, model, session_id="talk", tools=[agents.tool("look", look)])
     assert (await agent.run_conversation("Look")).completed
     await looking[0]
-    assert turns.invalid(model.requests[1].messages) == []
+    assert agent_processes.invalid(model.requests[1].messages) == []
     assert ("tool", "seen") in agents.shape(model.requests[1].messages)
-    assert turns.invalid(await agent.context_cache.messages()) == []
+    assert agent_processes.invalid(await agent.context_cache.messages()) == []
 
 
 async def test_one_shot_agents_begin_nothing_beside_a_turn(db: AsyncSessionDB) -> None:
@@ -240,7 +240,7 @@ async def test_old_tool_outputs_are_shortened_before_anybody_waits(db: AsyncSess
     agent = agents.agent(db, model, session_id="talk", summarizer=writer)
     assert (await agent.run_conversation("And now?")).completed
     shown = model.requests[0].messages
-    assert turns.invalid(shown) == []
+    assert agent_processes.invalid(shown) == []
     assert any("characters left out; recall message" in str(each.content) for each in shown)
     assert agent.meter.count(agent.prompt.text, (), shown) < WINDOW
     await stuck.reached.wait()  # beside it, a summary is being made all the same

@@ -18,18 +18,17 @@ from tests.chaos import gateway, mixed, rpc
 from tests.chaos import postgres as chaos_postgres
 from tests.chaos.run import Run, Wrong
 from tests.faults import (
+    agent_processes,
     checker,
-    compacting,
-    deaths,
     flips,
     fullness,
     interleavings,
-    keeping,
-    kills,
+    kill_points,
+    load,
+    maintenance_kills,
     power,
     races,
     steps,
-    storms,
     wreckage,
     zygote,
 )
@@ -55,7 +54,7 @@ def race(run: Run) -> Iterator[str]:
         with SessionDB(path) as db:
             yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
         done += rounds
-        kills.remove(path)
+        kill_points.remove(path)
         yield f"{run.processes} processes x {done:,} rounds"
 
 
@@ -66,17 +65,17 @@ def agents(run: Run) -> Iterator[str]:
         path, said = run.folder / f"agents{done}.db", list[str]()
         with SessionDB(path) as db:
             db.create_session("talk", source="chaos")
-            compacting.fill(db, "talk", 30)
+            agent_processes.fill(db, "talk", 30)
         for round_ in range(min(SOME, limit - done)):
             args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
-            outcomes = run.zygote.crowd(compacting.crowd, path, args, 16)
+            outcomes = run.zygote.crowd(agent_processes.compact_or_append, path, args, 16)
             yield from (Wrong(f"agents: {outcome.error}") for outcome in outcomes if outcome.error)
             said += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
             with SessionDB(path) as db:
-                yield from map(Wrong, compacting.wrongs(db, "talk", said))
-                compacting.fill(db, "talk", 12, begin=100 + 20 * round_)
+                yield from map(Wrong, agent_processes.compaction_problems(db, "talk", said))
+                agent_processes.fill(db, "talk", 12, begin=100 + 20 * round_)
         done += SOME
-        kills.remove(path)
+        kill_points.remove(path)
         yield f"8 compacting agents and 8 appenders x {done:,} rounds"
 
 
@@ -89,12 +88,14 @@ def kill(run: Run) -> Iterator[str]:
                 return
             some = min(SOME, run.kills - turn)
             try:
-                count += kills.kill_at_every_point(run.zygote, run.folder, name, lambda _, some=some: some).total()
-                writes += 0 if turn else kills.kill_at_every_write(run.zygote, run.folder, name)
+                count += kill_points.kill_at_every_point(
+                    run.zygote, run.folder, name, lambda _, some=some: some
+                ).total()
+                writes += 0 if turn else kill_points.kill_at_every_write(run.zygote, run.folder, name)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
             for left in run.folder.glob("*.db"):
-                kills.remove(left)
+                kill_points.remove(left)
             yield f"{count:,} kills at points ({turn + SOME} at each), {writes:,} between writes"
 
 
@@ -106,14 +107,16 @@ def kill_keeping(run: Run) -> Iterator[str]:
         some = min(SOME, run.kills - turn)
         seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
         with zygote.folder() as folder:
-            stock = deaths.Stock(run.zygote, Path(folder), seeds)
-            for act in run.chance.sample(list(keeping.ACTS), len(keeping.ACTS)):
+            stock = maintenance_kills.Stock(run.zygote, Path(folder), seeds)
+            for act in run.chance.sample(list(maintenance_kills.ACTS), len(maintenance_kills.ACTS)):
                 if not run.goes_on():
                     return
                 try:
-                    count += deaths.kill_at_every_point(stock, act, lambda _, some=some: some, run.chance).total()
-                    times += deaths.kill_at_any_time(stock, act, some, run.chance)["killed"]
-                    writes += 0 if turn else deaths.kill_between_writes(stock, act, WRITES)
+                    count += maintenance_kills.kill_at_every_point(
+                        stock, act, lambda _, some=some: some, run.chance
+                    ).total()
+                    times += maintenance_kills.kill_at_any_time(stock, act, some, run.chance)["killed"]
+                    writes += 0 if turn else maintenance_kills.kill_between_writes(stock, act, WRITES)
                 except AssertionError as error:
                     yield Wrong(f"{act}: {error}")
                 done = f"{count:,} kills at points ({turn + some} at each), {writes:,} between writes"
@@ -129,7 +132,7 @@ def create(run: Run) -> Iterator[str]:
             assert checker.verify(db) == [], path.name
 
     try:
-        yield f"{kills.kill_creation(run.zygote, run.folder, works):,} kills between writes"
+        yield f"{kill_points.kill_creation(run.zygote, run.folder, works):,} kills between writes"
     except AssertionError as error:
         yield Wrong(f"creation: {error}")
 
@@ -172,7 +175,7 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
         with SessionDB(path) as db:
             history = mixed.furnish(db)
         for _ in range(BATCH):
-            history += storms.three_killed(run.zygote, str(path), killed, run.chance)
+            history += load.three_killed(run.zygote, str(path), killed, run.chance)
             killed += 3
         with SessionDB(path) as db:
             yield from map(Wrong, checker.verify(db, history))
@@ -180,7 +183,7 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
                 uid = f"after {c}"
                 receipt = db.append_message(c, role="user", content=uid, uid=uid)
                 yield from map(Wrong, checker.verify(db, [checker.Sent("after", c, uid, uid, receipt)]))
-        kills.remove(path)
+        kill_points.remove(path)
         era += 1
         yield f"{killed:,} processes killed at any time"
 

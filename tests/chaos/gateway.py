@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from tests.chaos.run import Run, Wrong
-from tests.faults import gateway_stories, gateways, zygote
+from tests.faults import gateway_processes, zygote
 from tests.support import postgres
 
 SOME = 10
@@ -41,11 +41,11 @@ def _kill(run: Run, stored: Callable[[Path], AbstractContextManager[str]]) -> It
     """Some kills at each step, in a store of its own, until there were as many as there are to be."""
     count = 0
     for turn in range(0, run.kills, SOME):
-        for step in run.chance.sample([*gateways.POINTS, STORE, PAIRS], len(gateways.POINTS) + 2):
+        for step in run.chance.sample([*gateway_processes.POINTS, STORE, PAIRS], len(gateway_processes.POINTS) + 2):
             if not run.goes_on():
                 return
             with zygote.folder() as made, stored(Path(made)) as target:
-                story = gateway_stories.Story(run.zygote, target, Path(made, "sends"), run.chance)
+                story = gateway_processes.Story(run.zygote, target, Path(made, "sends"), run.chance)
                 try:
                     _play(story, step, min(SOME, run.kills - turn))
                     yield from (Wrong(f"{step}: {wrong}") for wrong in story.wrongs())
@@ -55,16 +55,16 @@ def _kill(run: Run, stored: Callable[[Path], AbstractContextManager[str]]) -> It
             yield f"{count:,} gateways killed ({turn + SOME} at each step)"
 
 
-def _play(story: gateway_stories.Story, step: str, kills: int) -> None:
+def _play(story: gateway_processes.Story, step: str, kills: int) -> None:
     if step == STORE:
-        for _ in gateway_stories.kill_everywhere(story, 1):
+        for _ in gateway_processes.kill_everywhere(story, 1):
             pass
     elif step == PAIRS:
         for _ in range(kills):
-            point = f"gateway.{story.chance.choice(gateways.POINTS)}"
-            gateway_stories.kill_one_of_two(story, point, len(gateway_stories.NAMES))
+            point = f"gateway.{story.chance.choice(gateway_processes.POINTS)}"
+            gateway_processes.kill_one_of_two(story, point, len(gateway_processes.NAMES))
     else:
-        gateway_stories.kill_at(story, f"gateway.{step}", kills, len(gateway_stories.NAMES))
+        gateway_processes.kill_at(story, f"gateway.{step}", kills, len(gateway_processes.NAMES))
     story.live()
 
 

@@ -10,7 +10,7 @@ import psycopg
 
 from holdfast.store.db import SessionDB
 from tests.chaos.run import Run, Wrong
-from tests.faults import checker, kills, overlaps, proxy, races, steps, storms, zygote
+from tests.faults import checker, kill_points, load, overlaps, proxy, races, steps, zygote
 from tests.support import postgres
 
 BATCH, SOME = 50, 10
@@ -47,8 +47,7 @@ def kill(run: Run) -> Iterator[str]:
                 return
             address, some = postgres.fresh(), min(SOME, run.kills - turn)
             try:
-                with kills.watching(address) as store:
-                    count += kills.kill_clients_at_every_point(run.zygote, store, name, some)
+                count += kill_points.kill_clients_at_every_point(run.zygote, address, name, some)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
             postgres.give_back(address)
@@ -60,7 +59,7 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
     killed = 0
     while killed < run.rounds and run.goes_on():
         address = postgres.fresh()
-        yield from map(Wrong, storms.kill_at_any_time(run.zygote, address, BATCH, run.chance))
+        yield from map(Wrong, load.kill_at_any_time(run.zygote, address, BATCH, run.chance))
         postgres.give_back(address)
         killed += 3 * BATCH
         yield f"{killed:,} clients killed at any time"
@@ -95,10 +94,10 @@ def kill_server(run: Run) -> Iterator[str]:
         while done < limit and run.goes_on():
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(f"CREATE SCHEMA s{done}")
-            with storms.Storm(run.zygote, server.dsn(f"s{done}")) as storm:
+            with load.Load(run.zygote, server.dsn(f"s{done}")) as clients:
                 for _ in range(HARMS_A_STORM):
-                    storm.harm(strike)
-            yield from map(Wrong, storm.wrongs())
+                    clients.harm(strike)
+            yield from map(Wrong, clients.wrongs())
             done += HARMS_A_STORM
             yield f"{done:,} kills of the server, back after {max(took):.2f} s at most"
 
@@ -112,10 +111,10 @@ def fail_network(run: Run) -> Iterator[str]:
             if run.chance.random() < 0.3:
                 network.dawdle(str(run.chance.random()))
             harms = _harms(run, network)
-            with storms.Storm(run.zygote, address, network.through(address)) as storm:
+            with load.Load(run.zygote, address, network.through(address)) as clients:
                 for _ in range(HARMS_A_STORM):
-                    storm.harm(run.chance.choice(harms))
-            yield from map(Wrong, storm.wrongs())
+                    clients.harm(run.chance.choice(harms))
+            yield from map(Wrong, clients.wrongs())
         postgres.give_back(address)
         done += HARMS_A_STORM
         yield f"{done:,} failures of the network"

@@ -16,7 +16,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.compaction import budget, policy
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
-from tests.faults import turns
+from tests.faults import agent_processes
 from tests.support import agents as stage
 from tests.support.compaction import FakeSummarizer, blocked_summary, compacting_agent, fill
 
@@ -74,11 +74,11 @@ def test_a_dead_tool_call_does_not_disable_compaction() -> None:
         await filled_on(db)
         made = await compacting_agent(db).compress_context()
         assert made.outcome is Outcome.COMPACTED
-        assert turns.invalid(await db.context("talk")) == []
+        assert agent_processes.invalid(await db.context("talk")) == []
         # Its result comes after all: it is there, and the context stays valid.
         await db.append_message("talk", role="tool", tool_call_id="dead", content="finished at last")
         context = await db.context("talk")
-        assert turns.invalid(context) == []
+        assert agent_processes.invalid(context) == []
         assert "finished at last" in str(context[-1].content)
 
     async def filled_on(db: AsyncSessionDB) -> None:

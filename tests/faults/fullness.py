@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.store.db import SessionDB
-from tests.faults import checker, fill, kills, steps, zygote
+from tests.faults import checker, fill, kill_points, steps, zygote
 
 # Ways to be full, and the error it must be. SQLite has no word for a quota.
 HOWS = {"full": "StoreFull", "torn": "StoreFull", "unsynced": "StoreError", "quota": "StoreFull"}
@@ -31,7 +31,7 @@ def sweep(attempt: Callable[[int], dict[str, Any]], every: int = 1) -> Errors:
 
 def step(running: zygote.Zygote, place: Path, name: str, how: str, every: int = 1) -> Errors:
     """A step of `steps`. AssertionError tells what did harm."""
-    course, work = kills.known_course(name), steps.STEPS[name]
+    course, work = kill_points.known_course(name), steps.STEPS[name]
 
     def attempt(at: int) -> dict[str, Any]:
         c = f"conversation{at:04d}"
@@ -57,7 +57,7 @@ def step(running: zygote.Zygote, place: Path, name: str, how: str, every: int = 
     return found
 
 
-def _left(course: kills.Course, work: steps.Step, how: str) -> set[str]:
+def _left(course: kill_points.Course, work: steps.Step, how: str) -> set[str]:
     """The states that one which failed may leave."""
     if len(work.operations) > 1:
         return set(course.states)
@@ -74,7 +74,7 @@ def creation(running: zygote.Zygote, place: Path, how: str, every: int = 1) -> E
         assert outcome.error is None, f"{how} at {at}: {outcome.error}"
         with SessionDB(path) as db:
             assert checker.verify(db, also=["c"]) == []
-        kills.remove(path)
+        kill_points.remove(path)
         return dict(outcome.value)
 
     found = sweep(attempt, every)

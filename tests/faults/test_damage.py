@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.db import SessionDB
-from tests.faults import flips, forbidden
+from tests.faults import flips, forbidden_states
 from tests.faults import zygote as zygotes
 
 # What must not be there, and which conversation then cannot be read.
@@ -66,7 +66,7 @@ def test_search_and_redaction_of_a_circular_branch_end_with_an_error(row: str, p
 def _damage(place: Path, sql: str) -> None:
     """Execute a statement on a new store without triggers and CHECK constraints."""
     with SessionDB(place / "store.db") as db:
-        forbidden.furnish(db)
+        forbidden_states.furnish(db)
     connection = apsw.Connection(str(place / "store.db"))
     connection.pragma("ignore_check_constraints", True)
     triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()

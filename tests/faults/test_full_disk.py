@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.store.db import SessionDB
-from tests.faults import checker, fill, fullness, kills, steps
+from tests.faults import checker, fill, fullness, kill_points, steps
 from tests.faults import zygote as zygotes
 
 CREATED = 7
@@ -69,7 +69,7 @@ def test_checkpoint_on_a_full_disk_loses_nothing(how: str, zygote: zygotes.Zygot
             assert len(db.transcript("c")) == 4 + 8
             assert checker.verify(db, outcome.history) == []
             assert db.append_message("c", role="user", content="next").seq == 13
-        kills.remove(path)
+        kill_points.remove(path)
         return dict(outcome.value)
 
     assert len(fullness.sweep(attempt)) > 10
@@ -101,7 +101,7 @@ def test_file_system_that_is_full_says_so_and_goes_on_with_room(
             ballast.write_bytes(b"x" * (1_400_000 + number * 4096))
         args = {"ballast": str(ballast)} if small_disk else {"at": 100 + number, "how": "full"}
         _held_up(zygote.run(fill.append_until_full, path, args), path, "StoreFull")
-        kills.remove(path)
+        kill_points.remove(path)
 
 
 def test_store_closed_on_a_full_file_system_loses_nothing(

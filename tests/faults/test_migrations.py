@@ -19,7 +19,7 @@ from holdfast.store import deletion
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan
 from holdfast.store.sqlite import driver as sqlite_driver
-from tests.faults import checker, kills, olden, steps
+from tests.faults import checker, kill_points, olden, steps
 from tests.faults import zygote as zygotes
 
 KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
@@ -29,7 +29,7 @@ PARTS = 4
 def _course(path: Path, plan: SchemaPlan = SCHEMA_PLAN) -> list[str]:
     """The points an open passes on its way."""
     names: list[str] = []
-    with kills.hooked(names.append):
+    with kill_points.hooked(names.append):
         sqlite_driver.SqliteDriver(str(path), plan=plan).close()
     assert fault_points.hook is None
     return names
@@ -86,7 +86,7 @@ def test_creation_killed_at_any_point_is_done_by_the_next_open(part: int, zygote
 
 
 def test_creation_killed_between_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
-    assert kills.kill_creation(zygote, place, _works, every=3) > 20
+    assert kill_points.kill_creation(zygote, place, _works, every=3) > 20
 
 
 def _fresh(place: Path) -> Path:
@@ -136,7 +136,7 @@ def test_numbered_step_killed_at_any_point_is_done_once(part: int, zygote: zygot
             assert outcome.state == "killed", course[number]
             assert zygote.run(olden.open_as_next_version, path).error is None
             _is_of_next_version(path)
-            kills.remove(path)
+            kill_points.remove(path)
 
 
 def _is_of_next_version(path: Path) -> None:
@@ -202,7 +202,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
         assert db.budget("c")[0] == 1
     older = sqlite_driver.SqliteDriver(str(path), plan=SchemaPlan(revision=2))
     statements: list[str] = []
-    with kills.hooked(statements.append):
+    with kill_points.hooked(statements.append):
         older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))
     older.close()
     # It has no query for what came later, and none was needed.

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.store.db import SessionDB
-from tests.faults import checker, kills, steps, workers
+from tests.faults import checker, kill_points, steps, workers
 from tests.faults import zygote as zygotes
 
 BETWEEN_CALLS = ["compact.acquired", "compact.read", "compact.summarized"]
@@ -72,8 +72,8 @@ def scene(place: Path, zygote: zygotes.Zygote) -> Iterator[Scene]:
 
 
 def test_points_listed_here_are_all_there_are(place: Path) -> None:
-    assert kills.course_of("commit", place / "c.db").names == [f"commit.{stage}" for stage in IN_COMMIT]
-    assert kills.course_of("append", place / "a.db").names == [f"append.{stage}" for stage in IN_APPEND]
+    assert kill_points.course_of("commit", place / "c.db").names == [f"commit.{stage}" for stage in IN_COMMIT]
+    assert kill_points.course_of("append", place / "a.db").names == [f"append.{stage}" for stage in IN_APPEND]
 
 
 # --- holders -------------------------------------------------------------------------------------------

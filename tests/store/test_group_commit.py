@@ -17,8 +17,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.store import group_commit, write_step
 from holdfast.store.driver import Tx
 from holdfast.store.sqlite import wal_sync
-from tests.faults import storms
-from tests.support import conversations, mail, postgres, two_hosts
+from tests.support import conversations, mail, polling, postgres, two_hosts
 
 Group = group_commit.GroupCommit
 Arrive = write_step.WriteStep[tuple[types.InboundMessage, bool]]
@@ -289,7 +288,7 @@ def test_steps_that_wait_for_another_host_keep_no_reader_waiting(pair: two_hosts
     async def told() -> None:
         async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
             waiting = [asyncio.create_task(db.mail.acquire_chat_lease(name, holder="me")) for name in names]
-            await asyncio.to_thread(storms.wait_until, lambda: waiting_of(pair) == len(names), "all of them wait")
+            await asyncio.to_thread(polling.until, lambda: waiting_of(pair) == len(names), "all of them wait")
             try:
                 await asyncio.wait_for(db.contacts.all(), 30)
                 assert not any(each.done() for each in waiting)
@@ -414,7 +413,7 @@ def test_what_may_have_been_done_is_not_done_again_because_somebody_was_in_the_w
     def hold(tx: Tx) -> None:
         tx.one("claim_row", key=mail.CLAIM)
         has_it.set()
-        storms.wait_until(lambda: waiting_of(pair, "100 ms") == 1, "it waits longer than a group does")
+        polling.until(lambda: waiting_of(pair, "100 ms") == 1, "it waits longer than a group does")
 
     def lost(point: str) -> None:
         if point == "begin.committed" and not has_it.is_set():

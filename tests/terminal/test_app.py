@@ -16,7 +16,7 @@ from holdfast.agent import commands
 from holdfast.cli import console, tui
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, suspend, theme, transcript
-from tests.faults import compacting
+from tests.faults import agent_processes
 from tests.support.tui import long, sat
 
 # --- talking -------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ async def test_a_mark_opens_to_what_was_compacted_and_the_summary_side_by_side(s
 
 async def test_a_compaction_under_way_is_seen_as_progress_and_then_as_its_mark() -> None:
     async def past(db: AsyncSessionDB) -> None:
-        await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+        await asyncio.to_thread(agent_processes.fill, db.db, "talk", 20)
 
     async with sat(past, size=(90, 60)) as seat:
         await seat.type("/compact here 1")

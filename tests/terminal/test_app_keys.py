@@ -15,7 +15,7 @@ from textual.widgets import Input
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
 from holdfast.tui import app, compaction_view, conversation_list
-from tests.faults import compacting
+from tests.faults import agent_processes
 from tests.support.tui import Seat, long, sat, seated
 
 
@@ -166,7 +166,7 @@ async def test_a_signal_from_outside_ends_it_with_the_code_of_one_interrupted(db
 
 
 async def much(db: AsyncSessionDB) -> None:
-    await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+    await asyncio.to_thread(agent_processes.fill, db.db, "talk", 20)
 
 
 async def test_what_waits_behind_a_command_is_listed_at_once_and_the_palette_stops_the_command() -> None:

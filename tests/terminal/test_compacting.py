@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast import SessionDB
-from tests.faults import compacting
+from tests.faults import agent_processes
 from tests.support import polling, provider_process, pty_terminal
 
 STOP = "\x03"
@@ -14,7 +14,7 @@ STOP = "\x03"
 def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "data" / "holdfast.db"
     with SessionDB(path) as db:
-        compacting.fill(db, "talk", 20)
+        agent_processes.fill(db, "talk", 20)
         log = db.transcript("talk")
     answers = (provider_process.said_and_hung("Goal: the"), provider_process.said("Still here."))
     with (
@@ -43,7 +43,7 @@ def test_ctrl_c_stops_a_compaction_and_changes_nothing(tmp_path: Path) -> None:
 def test_after_a_stopped_compaction_the_next_one_by_hand_is_made_at_once(tmp_path: Path) -> None:
     path = tmp_path / "data" / "holdfast.db"
     with SessionDB(path) as db:
-        compacting.fill(db, "talk", 20)
+        agent_processes.fill(db, "talk", 20)
     answers = (
         provider_process.said_and_hung("Goal: the"),
         provider_process.said("short"),

@@ -1,28 +1,155 @@
-"""Chats that one gateway after another works on, each killed somewhere, and what they must look like afterwards.
+"""Whole gateways as processes that are killed or stopped, and the chats they must leave behind.
 
-Whoever sends updates gives them again, under their keys, until they are acknowledged, and then once more: of that it
-never heard. When all is quiet, each of them has one outcome, is one message in the log, in order, with one answer
-behind it, which went to its own chat and was never sent again once it was marked.
+Model and platform are fakes; the store, the router, the turns and the sender are real. Every update is delivered
+again, under its key, until it is acknowledged, and then once more. In the end each has one outcome, is one message in
+the log, in order, with one answer, which went to its own chat and was never sent again once it was marked.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import os
 import random
-from collections import Counter
+import signal
+import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast import content_parts, types
+import msgspec
+
+from holdfast import AsyncSessionDB, content_parts, fault_points, types
+from holdfast.compaction import base as compaction
+from holdfast.gateway import gateway, settings, worker
 from holdfast.runtime import inbox_messages
 from holdfast.store.db import SessionDB
-from tests.faults import gateways, zygote
-from tests.faults.gateways import PLATFORM, Sent, Update
+from tests.faults import agent_processes, zygote
+from tests.support import gateways as stages
+from tests.support import memory_platform
 
+PLATFORM = "filed"
+# From receipt to delivery, in this order; a message passes all of them but `commanded`, which is a command's.
+POINTS = ("arrived", "claimed", "begun", "commanded", "answered", "settled", "sending", "sent")
+# The operations of the store meanwhile.
+OPERATIONS = ("arrive", "take", "begin", "acquire", "append", "release", "settle", "send", "delivered")
+COMMAND = "/status"
+PATIENCE = 60.0
 NAMES = ("ann", "ben", "eve")
 # After so many deaths other people come: conversations begin, and go on.
 GENERATION = 4
+
+
+class Update(NamedTuple):
+    """Something a person wrote, with the platform's id of it."""
+
+    chat: str
+    key: str
+    text: str
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What the platform was given, by which process, and whether the store had it marked as delivered by then."""
+
+    id: int
+    pid: int
+    chat: str
+    address: str
+    text: str
+    marked: bool
+
+
+def read_sent(path: Path) -> list[Sent]:
+    """Everything that was sent so far, in order."""
+    return [msgspec.convert(json.loads(line), Sent) for line in path.read_bytes().splitlines()] if path.exists() else []
+
+
+class FilePlatform(memory_platform.MemoryPlatform):
+    """A platform whose every message stands in a file."""
+
+    def __init__(self, db: AsyncSessionDB, path: str) -> None:
+        super().__init__(PLATFORM)
+        self._db = db
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    async def send(self, outgoing: types.Outgoing) -> str:
+        # At once: a process that is stopped while it waits here has begun to send, and nobody can call that back.
+        found = self._db.db.mail.outgoing(outgoing.id)
+        marked = found is None or not found.open
+        where = str(outgoing.address.get("chat"))
+        sent = Sent(outgoing.id, os.getpid(), outgoing.chat, where, outgoing.text, marked)
+        os.write(self._file, msgspec.json.encode(sent) + b"\n")
+        return f"{self.name}-{outgoing.id}"
+
+
+class LoggedSummarizer(agent_processes.Brief):
+    """Summarizes, and leaves a line for each time that it was asked to."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    async def summarize(self, request: compaction.SummaryRequest) -> str:
+        with open(self._path, "a", encoding="utf-8") as file:
+            file.write(f"{os.getpid()}\n")
+        return await super().summarize(request)
+
+
+class Strike:
+    """What happens to a process that comes to a point for the n-th time."""
+
+    def __init__(self, point: str, hit: int, number: signal.Signals = signal.SIGKILL) -> None:
+        self._point, self._hit, self._number = point, hit, number
+        self._hits = itertools.count(1)
+        self.reached: Counter[str] = Counter()
+
+    def __call__(self, name: str) -> None:
+        self.reached[name] += 1
+        if name == self._point and next(self._hits) == self._hit:
+            os.kill(os.getpid(), self._number)
+
+
+def live(stage: zygote.Stage) -> dict[str, int]:
+    """A gateway's life: these updates come in, all chats at once, and it works until nothing is open.
+
+    Of several at once only the first is struck. How often it came to each point, where nothing ended it.
+    """
+    args, point = stage.args, stage.args.get("point", "") if stage.index == 0 else ""
+    strike = fault_points.hook = Strike(point, args.get("hit", 0), signal.Signals[args.get("signal", "SIGKILL")])
+    if stage.barrier is not None:
+        stage.barrier.wait()
+    asyncio.run(_live(stage))
+    return dict(strike.reached)
+
+
+async def _live(stage: zygote.Stage) -> None:
+    worker.MAX_ATTEMPTS = 10_000  # however often it is killed
+    clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
+    async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
+        chat = FilePlatform(db, stage.args["sends"])
+        make = stages.make(
+            db, echo := agent_processes.Echo(), summarizer=LoggedSummarizer(stage.args["sends"] + ".summaries")
+        )
+        echo.window = stage.args.get("window", echo.window)
+        async with gateway.Gateway(
+            db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock
+        ) as opened:
+            by_chat = defaultdict[str, list[Update]](list)
+            for each in stage.args["updates"]:
+                by_chat[each[0]].append(Update(*each))
+            await asyncio.gather(*(_bring(stage, chat, each) for each in by_chat.values()))
+            await stages.quiet(opened, db)
+
+
+async def _bring(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Update]) -> None:
+    for each in updates:
+        arrival = await chat.say(each.text, key=each.key, chat=each.chat, sender=each.chat)
+        assert arrival is not None
+        stage.tell(each.key)
+
+
+# --- in the test -----------------------------------------------------------------------------------------------
 
 
 class Story:
@@ -59,7 +186,7 @@ class Story:
 
     def live(self, point: str = "", hit: int = 0) -> zygote.Outcome:
         """A process takes in what comes, and dies at that point, when it is there for the n-th time."""
-        outcome = self.running.run(gateways.live, self.target, self.args(point, hit))
+        outcome = self.running.run(live, self.target, self.args(point, hit))
         self.heard(outcome)
         self.deaths += outcome.state == "killed"
         return outcome
@@ -67,20 +194,17 @@ class Story:
     def wrongs(self) -> list[str]:
         """What is not as it should be once everything came to its end, which the last process was let do."""
         assert {each.key for each in self.updates} == self.acknowledged
-        sends = gateways.sent(self.sends)
+        sends = read_sent(self.sends)
         with SessionDB(self.target) as db:
             return [*still_open(db), *wrongs(db, self.updates, sends)]
 
 
-# --- kills ------------------------------------------------------------------------------------------------------
-
-
 def reachable(story: Story) -> dict[str, int]:
     """The points between receipt and delivery, and how often a life that nobody ends comes to them."""
-    passed = tuple(f"{operation}." for operation in ("gateway", *gateways.OPERATIONS))
+    passed = tuple(f"{operation}." for operation in ("gateway", *OPERATIONS))
     found = dict[str, int]()
     # Only the settlement of a chat's last open message releases its lease.
-    for texts in (("First", gateways.COMMAND, "Second"), ("Third",)):
+    for texts in (("First", COMMAND, "Second"), ("Third",)):
         story.say(*texts)
         found |= {name: count for name, count in story.live().value.items() if name.startswith(passed)}
     return found
@@ -95,7 +219,7 @@ def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str
     while done < kills:
         story.say("First", *(["Second"] if lived % 3 == 1 else []), names=names)
         if lived % 4 == 0 or point == "gateway.commanded":
-            story.say(gateways.COMMAND, names=names)
+            story.say(COMMAND, names=names)
         done += story.live(point, story.chance.randint(1, most)).state == "killed"
         lived += 1
         assert lived < 20 + 2 * kills, f"{point} is reached too seldom"
@@ -117,16 +241,16 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
 
     Whether it died: it may have had nothing to do.
     """
-    story.say("First", gateways.COMMAND, "Second", "Third")
+    story.say("First", COMMAND, "Second", "Third")
     args = story.args(point, story.chance.randint(1, most))
-    first, second = story.running.crowd(gateways.live, story.target, args, 2)
+    first, second = story.running.crowd(live, story.target, args, 2)
     story.heard(first, second)
     assert second.state == "exited", second
     story.deaths += first.state == "killed"
     return first.state == "killed"
 
 
-# --- what must be found after them ------------------------------------------------------------------------------
+# --- what must be found after them -----------------------------------------------------------------------------
 
 
 def still_open(db: SessionDB) -> list[str]:

@@ -1,0 +1,562 @@
+"""Backup, restore, prune, deletion, scrub, import, export and salvage as acts in which processes are killed.
+
+Each begins from a furnished folder, of which there are as many as there are seeds. The next process must find the
+old or the new contents, each part wholly, accept the next message, and complete the act when asked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast import errors
+from holdfast.salvage import salvage
+from holdfast.store.db import SessionDB
+from holdfast.store.sqlite import maintenance
+from tests.faults import disk, mutations, zygote
+
+NOW = 2_000_000_000.0
+MARKER = "a text that must go"
+# A copy of these small stores takes many steps, as that of a large one does.
+PAGES = 9
+INCOMING = ("talk", "twig", "alone")
+
+
+Parts = dict[str, Any]
+
+
+def fill_incoming(db: SessionDB) -> None:
+    """Two conversations with every row that an import writes, and a branch between them."""
+    db.create_session("talk", source="fault", title="Title")
+    for number in range(1, 7):
+        db.append_message("talk", role="user", content=f"message {number}", uid=f"talk:{number}")
+    db.commit_compaction(db.acquire_lease("talk", "compact", "me"), summary="four", cut_seq=4, child_id="talk-1")
+    db.undo_compaction("talk")
+    db.hide("talk", 5, 6)
+    db.show("talk")
+    db.bind_route("chat", "talk", version=0)
+    db.branch("talk", 3, branch_id="twig")
+    db.append_message("twig", role="user", content="mine", uid="twig:1")
+    db.end_conversation("twig", "done")
+    db.create_session("alone", source="fault")
+    db.append_message("alone", role="user", content="other", uid="alone:1")
+
+
+def furnish(db: SessionDB, folder: Path, seed: int) -> None:
+    """A store, an earlier backup of it, and what came after that backup; the history is of the seed's choosing."""
+    chance = random.Random(seed)
+    for name in ("one", "two", "three"):
+        _talk(db, name, chance)
+    marked = db.append_message("two", role="user", content=MARKER * chance.choice((1, 400)), uid="marker").seq
+    for name in ("one", "two", "three"):
+        blob = db.blobs.put(f"picture of {name}".encode() * chance.choice((1, 5_000)))
+        db.append_message(name, role="user", content=[{"type": "image", "blob": blob.digest}], uid=f"{name}:blob")
+    lease = db.acquire_lease("two", "compact", "me")
+    db.commit_compaction(lease, summary=MARKER, cut_seq=marked, child_id="two on")
+    db.branch("one", branch_id="branch")
+    _others(db, chance)
+    db.admin.backup(folder / "copies" / "copy.db")
+    db.admin.export_to(folder / "out.jsonl")
+    if chance.random() < 0.5:
+        db.admin.update_search_index()
+    blob = db.blobs.put(b"picture taken after the backup")
+    db.append_message("one", role="user", content=[{"type": "image", "blob": blob.digest}], uid="after")
+    db.create_session("later", source="fault")
+    db.append_message("later", role="user", content="later", uid="later")
+    db.blobs.put(b"nobody names this")
+    db.delete_conversation("three")
+    if chance.random() < 0.5:
+        db.blobs.collect()  # the attachment of the deleted is now in the backup only
+
+
+def _talk(db: SessionDB, name: str, chance: random.Random) -> None:
+    db.create_session(name, source="fault", title=name)
+    for number in range(chance.randint(3, 9)):
+        content = f"{name} {number} " * chance.choice((1, 1, 40, 900))
+        db.append_message(name, role=chance.choice(("user", "assistant")), content=content, uid=f"{name}:{number}")
+    db.update_budget(name, 0, {"attempts": [name] * 900})
+
+
+def _others(db: SessionDB, chance: random.Random) -> None:
+    """Up to four more conversations, and what may have become of them."""
+    for number in range(chance.randrange(5)):
+        name = f"other{number}"
+        _talk(db, name, chance)
+        match chance.randrange(5):
+            case 0:
+                db.bind_route(f"chat:{number}", name, version=0)
+            case 1:
+                db.hide(name, 1, 2)
+            case 2:
+                db.end_conversation(name, "done")
+                db.resume(name)
+            case 3:
+                db.commit_compaction(db.acquire_lease(name, "compact", "me"), summary="short", cut_seq=2, pinned=[1])
+
+
+def furnished(stage: zygote.Stage) -> None:
+    """A task: a folder whose last user closed the store, or died and left its log behind."""
+    folder = Path(stage.path)
+    with SessionDB(":memory:", clock=lambda: NOW) as other:
+        fill_incoming(other)
+        blob = other.blobs.put(b"picture from elsewhere")
+        other.append_message("alone", role="user", content=[{"type": "image", "blob": blob.digest}], uid="alone:blob")
+        other.admin.export_to(folder / "incoming.jsonl")
+    with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
+        furnish(db, folder, stage.args["seed"])
+        if stage.args["killed"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _prune(db: SessionDB, folder: Path) -> None:
+    db.admin.prune(db.admin.plan_prune(older_than_days=0), folder / "archive.jsonl")
+
+
+def _delete(db: SessionDB, _: Path) -> None:
+    if db.get_session("two"):
+        db.delete_conversation("two")
+    db.admin.scrub()
+
+
+def _redact(db: SessionDB, _: Path) -> None:
+    said = next(message for message in db.transcript("two") if message.uid == "marker")
+    if not said.redacted:
+        db.redact("two", said.seq)
+    db.admin.scrub()
+
+
+def _import(db: SessionDB, folder: Path) -> None:
+    report = db.admin.import_from(folder / "incoming.jsonl")
+    assert (report.ok, report.lost_blobs) == (True, ())
+
+
+def _salvage(_: SessionDB | None, folder: Path) -> None:
+    salvage.run(str(folder / "store.db"), str(folder / "new.db"))
+
+
+class Act(NamedTuple):
+    """What is done, the operations whose points count, and whether the marker must be in no file in the end.
+
+    `piecemeal`: conversation after conversation, each of them wholly. `apart`: nobody may have the store open.
+    """
+
+    operations: tuple[str, ...]
+    run: Callable[[Any, Path], Any]
+    removes: bool = False
+    piecemeal: bool = False
+    apart: bool = False
+
+
+ACTS = {
+    "backup": Act(("backup", "blob"), lambda db, folder: db.admin.backup(folder / "copies" / "copy.db")),
+    "backup_if_due": Act(("backup", "blob", "claim"), lambda db, folder: db.admin.backup_if_due(folder / "due", 24, 2)),
+    "restore": Act(("restore", "blob"), lambda db, folder: db.admin.restore(folder / "copies" / "copy.db")),
+    "prune": Act(("prune", "blob", "forget"), _prune),
+    "delete": Act(("delete", "forget", "collect", "scrub"), _delete, removes=True),
+    "redact": Act(("redact", "forget", "collect", "scrub"), _redact, removes=True),
+    "shrink": Act(("shrink",), lambda db, _: db.admin.shrink()),
+    "collect": Act(("collect",), lambda db, _: db.blobs.collect(0)),
+    "put": Act(("blob",), lambda db, _: db.blobs.put(b"another picture")),
+    "export": Act(("export", "blob"), lambda db, folder: db.admin.export_to(folder / "out.jsonl")),
+    "import": Act(("import", "blob"), _import, piecemeal=True),
+    "salvage": Act(("salvage", "blob"), _salvage, apart=True),
+}
+
+
+def perform(stage: zygote.Stage) -> None:
+    """A task: the act itself; `disk` and `after` (seconds) say when to die, where no point does.
+
+    With a `mutant` it is done by a store that is broken there.
+    """
+    act, shim = ACTS[stage.args["act"]], disk.Disk() if "disk" in stage.args else None
+    maintenance.BACKUP_PAGES = PAGES
+    opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
+    broken = mutations.CARELESS[stage.args["mutant"]].changes if stage.args.get("mutant") else ()
+    with opened as db, mutations.apply(broken):
+        if shim:
+            shim.arm(**stage.args["disk"])
+        # Nobody handles this signal: the system ends the process wherever it is.
+        signal.setitimer(signal.ITIMER_REAL, stage.args.get("after", 0))
+        began = time.monotonic()
+        act.run(db, Path(stage.path).parent)
+        stage.tell({"touches": shim.count if shim else 0, "seconds": time.monotonic() - began})
+
+
+def copy(stage: zygote.Stage) -> str:
+    """A task: copy everything of one store into another; the digest."""
+    with SessionDB(stage.args["source"]) as source, SessionDB(stage.args["target"]) as target:
+        return source.admin.copy_to(target.admin).digest
+
+
+# --- what is there -------------------------------------------------------------------------------------------
+
+
+# Lines that tell counters or digests of them; a text inside of a line has its quotes escaped.
+_COUNTING = re.compile(r'"kind":"(conversation|route|sealed|end)"')
+_CHANGING = ("epoch", "fence", "version", "digest", "created_at")
+
+
+def exported(db: SessionDB) -> list[str]:
+    """The lines of an export. They stay text: thousands are kept and compared."""
+    out = io.StringIO()
+    db.admin.export_to(out)
+    return [_steady(line) if _COUNTING.search(line) else line for line in out.getvalue().splitlines()]
+
+
+def _steady(line: str) -> str:
+    return json.dumps({key: value for key, value in json.loads(line).items() if key not in _CHANGING})
+
+
+def conversations(told: list[str]) -> dict[str, list[str]]:
+    """An export, conversation by conversation."""
+    found: dict[str, list[str]] = {}
+    for line in told:
+        if '"kind": "conversation"' in line:
+            found[json.loads(line)["id"]] = []
+        if found and '"kind": "end"' not in line:
+            found[next(reversed(found))].append(line)
+    return found
+
+
+def contents(folder: Path) -> Parts:
+    """The store, the copies and the archives, each sound; a part that is not there is None."""
+    with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
+        assert db.admin.fsck().ok, db.admin.fsck()
+        kept = {digest: db.blobs.files.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
+        # The content of what nobody names goes before its row; what is named fsck has looked at.
+        found = {"store": exported(db), "blobs": [digest for digest, state in kept.items() if state == "sound"]}
+    due = sorted((folder / "due").glob("*.db")) if (folder / "due").exists() else []
+    return {
+        **found,
+        "copy": _copy(folder / "copies" / "copy.db"),
+        "due": [_copy(path) for path in due],
+        "archive": _archive(folder / "archive.jsonl"),
+        "export": _archive(folder / "out.jsonl"),
+        "salvaged": _salvaged(folder / "new.db"),
+    }
+
+
+def _copy(path: Path) -> Any:
+    return _known(path, _restored) if path.exists() else None
+
+
+def _archive(path: Path) -> Any:
+    return _known(path, _imported) if path.exists() else None
+
+
+_seen: dict[object, Any] = {}
+
+
+def _known(path: Path, held: Callable[[Path], Any]) -> Any:
+    """Looked at once: a copy of the same bytes, with the same attachments, holds the same."""
+    beside = frozenset(each.name for each in Path(f"{path}.blobs").rglob("*"))
+    known = blake2b(path.read_bytes()).digest(), beside
+    if known not in _seen:
+        _seen[known] = held(path)
+    return _seen[known]
+
+
+def _restored(path: Path) -> Any:
+    with SessionDB(":memory:") as db:
+        report = db.admin.restore(path)
+        assert report.lost_blobs == ()
+        assert db.admin.fsck().ok
+        return exported(db)
+
+
+def _salvaged(path: Path) -> Any:
+    if not path.exists():
+        return None
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
+        return exported(db)
+
+
+def _imported(path: Path) -> Any:
+    with SessionDB(":memory:") as db:
+        report = db.admin.import_from(path)
+        assert (report.ok, report.lost_blobs) == (True, ())
+        return exported(db)
+
+
+def next_message(db: SessionDB) -> None:
+    receipt = db.append_message("one", role="user", content="next", uid="next")
+    assert [message.uid for message in db.transcript("one", after=receipt.seq - 1)] == ["next"]
+
+
+def drafts(folder: Path) -> list[str]:
+    return [str(path) for path in folder.rglob("*.draft*")]
+
+
+def holding(folder: Path, text: str) -> list[str]:
+    files = [path for path in folder.glob("store.db*") if path.is_file()]
+    return [path.name for path in files if text.encode() in path.read_bytes()]
+
+
+class Template:
+    """A furnished folder, laid out again for every kill."""
+
+    def __init__(self, running: zygote.Zygote, folder: Path, seed: int) -> None:
+        self.seed = seed
+        template = folder / f"template {seed}"
+        template.mkdir(mode=0o700)
+        killed = seed % 2 == 1
+        made = running.run(furnished, template, {"seed": seed, "killed": killed})
+        assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
+        self._content = zygote.SavedFolder(template)
+        self._home = folder
+        self._count = 0
+
+    def fresh(self) -> Path:
+        self._count += 1
+        return self._content.lay_out(self._home / f"{self.seed}.{self._count}")
+
+
+# --- kills -------------------------------------------------------------------------------------------------------
+
+# Kinds of rounds: which history a kill is in, and which of these it is, change from one to the next.
+FIRST, LAST, AGAIN = 0, 1, (2, 3)
+KINDS = 10
+
+
+class Course(NamedTuple):
+    """An act in one history: the points it passes, what was there before and after, and how long it took."""
+
+    template: Template
+    act: str
+    points: tuple[str, ...]
+    before: Parts
+    after: Parts
+    seconds: float
+
+    def gained(self, found: Parts) -> frozenset[str]:
+        """The parts that are new already. AssertionError when one is neither what it was nor what it was to be."""
+        half = [part for part in found if found[part] not in (self.before[part], self.after[part])]
+        # Attachments are files, each there or not: what a deletion leaves of them the next collection takes.
+        if half == ["blobs"] and self._between(set(found["blobs"])):
+            half = []
+        assert not half, f"half done: {half}"
+        return frozenset(part for part in found if found[part] != self.before[part])
+
+    def _between(self, blobs: set[str]) -> bool:
+        before, after = set(self.before["blobs"]), set(self.after["blobs"])
+        return before & after <= blobs <= before | after
+
+
+class Left(NamedTuple):
+    """What a dead process left, by its fingerprint, and what was made of it: two equals need no second look."""
+
+    seed: int
+    act: str
+    fingerprint: str
+    watched: bool
+    again: bool
+
+
+class Stock:
+    """Furnished folders of several histories, the courses of acts in them, and what was found after which kill."""
+
+    def __init__(self, running: zygote.Zygote, folder: Path, seeds: Sequence[int], mutant: str = "") -> None:
+        self._running = running
+        self._mutant = mutant
+        self._templates = [Template(running, folder, seed) for seed in seeds]
+        self._courses: dict[str, list[Course]] = {}
+        self.settled: dict[Left, frozenset[str]] = {}
+
+    def courses(self, act: str) -> list[Course]:
+        if act not in self._courses:
+            self._courses[act] = [self._course(template, act) for template in self._templates]
+        return self._courses[act]
+
+    def _course(self, template: Template, act: str) -> Course:
+        with _fresh(template) as folder:
+            before = look(folder, act)
+            done = self.run(folder, act)
+            assert (done.state, done.error) == ("exited", None), f"{act} of seed {template.seed}: {done}"
+            after = look(folder, act)
+            assert act != "salvage" or after["salvaged"] == before["store"]
+        return Course(template, act, done.reached, before, after, done.told[0]["seconds"])
+
+    def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
+        given, counting = {"act": act, "mutant": self._mutant, **args}, ACTS[act].operations
+        return self._running.run(perform, folder / "store.db", given, points=counting, at=at, left=str(folder))
+
+
+@contextlib.contextmanager
+def _fresh(template: Template) -> Iterator[Path]:
+    folder = template.fresh()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def look(folder: Path, act: str) -> Parts:
+    """What is there; of an act that goes from conversation to conversation, each of them as a part."""
+    found = contents(folder)
+    if not ACTS[act].piecemeal:
+        return found
+    talks = conversations(found.pop("store"))
+    return {**found, **{name: talks.get(name) for name in {*talks, *INCOMING}}}
+
+
+# --- kills -------------------------------------------------------------------------------------------------------
+
+
+class Round(NamedTuple):
+    """One kill: in which course, where, who else has the store open, and what the next process does."""
+
+    course: Course
+    at: int
+    watched: bool
+    again: bool
+
+    @property
+    def where(self) -> str:
+        how = f"{'watched, ' * self.watched}{'asked again, ' * self.again}seed {self.course.template.seed}"
+        return f"{self.course.act} killed at {self.course.points[self.at]} ({self.at}), {how}"
+
+
+def rounds(courses: Sequence[Course], point: str, kills: int, chance: random.Random, begin: int) -> Iterator[Round]:
+    """So many, no two alike as long as there are histories and occurrences enough; where they are few at each point,
+    they begin at another kind than at the point before."""
+    having = [course for course in courses if point in course.points]
+    for number in range(begin, begin + kills):
+        turn, which = divmod(number, len(having))
+        course, kind = having[which], turn + which
+        places = [at for at, name in enumerate(course.points) if name == point]
+        at = places[0] if kind % 4 == FIRST else places[-1] if kind % 4 == LAST else chance.choice(places)
+        yield Round(course, at, kind % 2 == 1 and not ACTS[course.act].apart, kind in AGAIN)
+
+
+def kill_at_every_point(
+    stock: Stock, act: str, kills: Callable[[str], int], chance: random.Random, among: Sequence[str] = ("",)
+) -> Counter[str]:
+    """How many kills there were at each point (or at each whose name ends so); `kills` says how many there are to be.
+
+    AssertionError tells the first that did harm.
+    """
+    courses = stock.courses(act)
+    done: Counter[str] = Counter()
+    gains: dict[int, dict[int, frozenset[str]]] = {course.template.seed: {} for course in courses}
+    points = sorted({name for course in courses for name in course.points if name.endswith(tuple(among))})
+    for number, point in enumerate(points):
+        for round_ in rounds(courses, point, kills(point), chance, number * kills(point) % KINDS):
+            gained = kill_once(stock, round_)
+            known = gains[round_.course.template.seed].setdefault(round_.at, gained)
+            assert known == gained, f"{round_.where}: {sorted(known)} another time"
+            done[point] += 1
+    for seed, found in gains.items():
+        for (early, before), (late, after) in itertools.pairwise(sorted(found.items())):
+            assert before <= after, f"{act} of seed {seed}: done at point {early} is undone at {late}"
+    return done
+
+
+def kill_once(stock: Stock, round_: Round) -> frozenset[str]:
+    """The parts that were new after it."""
+    course = round_.course
+    with _fresh(course.template) as folder, contextlib.ExitStack() as stack:
+        watcher = stack.enter_context(SessionDB(folder / "store.db")) if round_.watched else None
+        outcome = stock.run(folder, course.act, at=round_.at)
+        assert outcome.state == "killed", f"{round_.where}: {outcome}"
+        return settle(stock, course, folder, outcome.left, round_.where, watcher, again=round_.again)
+
+
+def kill_at_any_time(stock: Stock, act: str, kills: int, chance: random.Random) -> Counter[str]:
+    """So many processes; how many were killed in time. How long an act takes changes with what else runs here."""
+    courses, ended = stock.courses(act), Counter[str]()
+    longest = min(course.seconds for course in courses)
+    for number in range(kills):
+        course, after = courses[number % len(courses)], chance.uniform(1e-5, longest)
+        where = f"{act} killed after {after:.6f} s, seed {course.template.seed}"
+        with _fresh(course.template) as folder:
+            outcome = stock.run(folder, act, after=after)
+            assert outcome.error in (None, str(int(signal.SIGALRM))), f"{where}: {outcome}"
+            settle(stock, course, folder, outcome.left, where, again=number // len(courses) % 2 == 1)
+        ended[outcome.state] += 1
+        longest *= 1.1 if outcome.state == "killed" else 0.8
+    return ended
+
+
+def kill_between_writes(stock: Stock, act: str, most: int) -> int:
+    """Before every write to the disk, or before so many of them; how many kills."""
+    course = stock.courses(act)[0]
+    with _fresh(course.template) as folder:
+        touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).told[0]["touches"]
+    numbers = range(0, touches, max(1, touches // most))
+    for number in numbers:
+        where = f"{act} killed at write {number} of {touches}, seed {course.template.seed}"
+        with _fresh(course.template) as folder:
+            outcome = stock.run(folder, act, disk={"at": number, "how": "kill"})
+            assert outcome.state == "killed", where
+            settle(stock, course, folder, outcome.left, where, again=True)
+    return len(numbers)
+
+
+# --- what must be found after them -------------------------------------------------------------------------------
+
+
+def settle(
+    stock: Stock,
+    course: Course,
+    folder: Path,
+    fingerprint: str,
+    where: str,
+    watcher: SessionDB | None = None,
+    *,
+    again: bool,
+) -> frozenset[str]:
+    """Old or new, and the next message is accepted, by who had the store open all along or by a new process."""
+    left = Left(course.template.seed, course.act, fingerprint, watcher is not None, again)
+    if left not in stock.settled:
+        try:
+            stock.settled[left] = _settled(stock, course, folder, watcher, again)
+        except (AssertionError, errors.HoldfastError) as error:
+            raise AssertionError(f"{where}: {type(error).__name__} {error}") from error
+    return stock.settled[left]
+
+
+def _settled(stock: Stock, course: Course, folder: Path, watcher: SessionDB | None, again: bool) -> frozenset[str]:
+    gained = course.gained(look(folder, course.act))
+    if course.act == "prune" and "store" in gained:
+        assert "archive" in gained, "removed without its archive"
+    if watcher is not None and again:
+        watcher.close()  # the files are looked into
+    if again:
+        _ask_again(stock, course, folder, gained)
+    with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
+        next_message(db)
+        assert not again or db.admin.fsck().ok
+    return gained
+
+
+def _ask_again(stock: Stock, course: Course, folder: Path, gained: frozenset[str]) -> None:
+    act = course.act
+    if act in ONCE and ONCE[act] in gained:
+        return
+    (folder / "archive.jsonl").unlink(missing_ok=True)  # whoever asks again names another; this test asks for the same
+    outcome = stock.run(folder, act)
+    assert (outcome.state, outcome.error) == ("exited", None), outcome
+    settled = look(folder, act)
+    # A scheduled backup that was claimed by the dead is made when the claim has run out.
+    wrong = [part for part in settled if settled[part] != course.after[part] and part != "due"]
+    assert not wrong, f"asked again, not done: {wrong}"
+    if ACTS[act].removes:
+        assert holding(folder, MARKER) == []
+    if act != "backup_if_due":
+        assert drafts(folder) == []
+
+
+# What cannot be asked for again when this part is new: nothing is left to be done, or it is refused.
+ONCE = {"prune": "store", "salvage": "salvaged"}
