@@ -20,8 +20,8 @@ from tests.chaos.run import Run, Wrong
 from tests.faults import (
     agent_processes,
     checker,
-    flips,
-    fullness,
+    disk_faults,
+    file_damage,
     interleavings,
     kill_points,
     load,
@@ -29,7 +29,6 @@ from tests.faults import (
     power,
     races,
     steps,
-    wreckage,
     zygote,
 )
 from tests.support import postgres
@@ -43,9 +42,9 @@ ROUNDS_A_TRIAL = 5
 
 def race(run: Run) -> Iterator[str]:
     """All processes at every race in turn, and longest at the one where everybody compacts and writes."""
-    done, kinds = 0, list(races.ROUNDS)
+    done, kinds = 0, list(races.RACES)
     while done < run.rounds and run.goes_on():
-        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        kind = "compact and append" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
         path, rounds = run.folder / f"race{done}.db", min(BATCH, run.rounds - done)
         with SessionDB(path) as db:
             steps.say(db, "c", 4)
@@ -140,16 +139,16 @@ def create(run: Run) -> Iterator[str]:
 def fill_disk(run: Run) -> Iterator[str]:
     """A disk that is full at any write of any step and of a store's creation, in every way."""
     tried = 0
-    for how in fullness.HOWS:
+    for how in disk_faults.HOWS:
         for name in [None, *run.chance.sample(list(steps.STEPS), len(steps.STEPS))]:
             if not run.goes_on():
                 return
             with zygote.folder() as folder:
                 try:
                     if name is None:
-                        tried += len(fullness.creation(run.zygote, Path(folder), how))
+                        tried += len(disk_faults.sweep_creation(run.zygote, Path(folder), how))
                     else:
-                        tried += len(fullness.step(run.zygote, Path(folder), name, how))
+                        tried += len(disk_faults.sweep_step(run.zygote, Path(folder), name, how))
                 except AssertionError as error:
                     yield Wrong(f"{name or 'creation'}, {how}: {error}")
             yield f"{tried:,} disks that were full"
@@ -190,20 +189,20 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
 
 def flip(run: Run) -> Iterator[str]:
     """Single bits of the file."""
-    bench, done = flips.Bench(str(run.folder), run.zygote), 0
+    bench, done = file_damage.Bench(run.folder, run.zygote), 0
     while done < run.rounds and run.goes_on():
         count = min(BATCH, run.rounds - done)
-        yield from map(Wrong, flips.flips(bench, run.chance, count))
+        yield from map(Wrong, file_damage.run_flips(bench, run.chance, count))
         done += count
         yield f"{done:,} bits flipped"
 
 
 def wreck(run: Run) -> Iterator[str]:
     """Bits, pages and whole stretches of the file and its log, damaged; and what is salvaged of them."""
-    bench, done, trials = wreckage.Bench(run.folder), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
+    bench, done, trials = file_damage.Bench(run.folder, run.zygote), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
     while done < trials and run.goes_on():
         count = min(BATCH, trials - done)
-        yield from map(Wrong, wreckage.trials(bench, run.zygote, run.chance.randrange(1 << 30), count))
+        yield from map(Wrong, file_damage.run_trials(bench, run.chance.randrange(1 << 30), count))
         done += count
         yield f"{done:,} damaged stores"
 

@@ -10,8 +10,8 @@ import psycopg
 
 from holdfast.store.db import SessionDB
 from tests.chaos.run import Run, Wrong
-from tests.faults import checker, kill_points, load, overlaps, proxy, races, steps, zygote
-from tests.support import postgres
+from tests.faults import checker, kill_points, load, overlaps, races, steps, zygote
+from tests.support import postgres, postgres_proxy
 
 BATCH, SOME = 50, 10
 # Processes of a race: half of them compact, half of them write.
@@ -23,9 +23,9 @@ HARMS_A_STORM = 20
 
 def race(run: Run) -> Iterator[str]:
     """Eight compactors and eight appenders for most of the rounds, every other race in turn for the rest."""
-    done, kinds, limit = 0, list(races.ROUNDS), max(1, run.rounds // 5)
+    done, kinds, limit = 0, list(races.RACES), max(1, run.rounds // 5)
     while done < 2 * limit and run.goes_on():
-        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        kind = "compact and append" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
         address, rounds = postgres.fresh(), min(BATCH, 2 * limit - done)
         with SessionDB(address) as db:
             steps.say(db, "c", 4)
@@ -107,7 +107,7 @@ def fail_network(run: Run) -> Iterator[str]:
     done, limit = 0, max(1, run.rounds // ROUNDS_A_HARM)
     while done < limit and run.goes_on():
         address = postgres.fresh()
-        with proxy.Proxy() as network:
+        with postgres_proxy.Proxy() as network:
             if run.chance.random() < 0.3:
                 network.dawdle(str(run.chance.random()))
             harms = _harms(run, network)
@@ -120,7 +120,7 @@ def fail_network(run: Run) -> Iterator[str]:
         yield f"{done:,} failures of the network"
 
 
-def _harms(run: Run, network: proxy.Proxy) -> list[Callable[[], object]]:
+def _harms(run: Run, network: postgres_proxy.Proxy) -> list[Callable[[], object]]:
     def hold() -> None:
         network.hold()
         threading.Timer(run.chance.uniform(0.0, 0.2), network.flow).start()
@@ -128,8 +128,8 @@ def _harms(run: Run, network: proxy.Proxy) -> list[Callable[[], object]]:
     return [
         network.reset,
         hold,
-        lambda: network.trap(b"COMMIT", run.chance.choice([proxy.UNSENT, proxy.UNHEARD])),
-        lambda: network.trap(b"append_plain", run.chance.choice([proxy.UNSENT, proxy.UNHEARD])),
+        lambda: network.trap(b"COMMIT", run.chance.choice([postgres_proxy.UNSENT, postgres_proxy.UNHEARD])),
+        lambda: network.trap(b"append_plain", run.chance.choice([postgres_proxy.UNSENT, postgres_proxy.UNHEARD])),
     ]
 
 

@@ -129,8 +129,8 @@ class Place:
     def run(self, *arguments: str) -> cli_process.Run:
         if self.mounted or not self._full:
             return self._waiting.run(self._folder, *arguments, env=self.env)
-        code = f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom tests.faults import disk\n"
-        code += f"disk.Disk().arm(0, {self._how!r})\nimport holdfast.cli\nholdfast.cli.main()"
+        code = f"import sys; sys.argv[1:] = {list(arguments)!r}\nfrom tests.support import faulty_disk\n"
+        code += f"faulty_disk.Disk().arm(0, {self._how!r})\nimport holdfast.cli\nholdfast.cli.main()"
         done = subprocess.run(
             [sys.executable, "-c", code],
             env={**cli_process.environment(self._folder, self.env), "PYTHONPATH": ROOT},

@@ -26,7 +26,8 @@ from holdfast import errors
 from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import maintenance
-from tests.faults import disk, mutations, zygote
+from tests.faults import mutations, zygote
+from tests.support import faulty_disk
 
 NOW = 2_000_000_000.0
 MARKER = "a text that must go"
@@ -181,7 +182,7 @@ def perform(stage: zygote.Stage) -> None:
 
     With a `mutant` it is done by a store that is broken there.
     """
-    act, shim = ACTS[stage.args["act"]], disk.Disk() if "disk" in stage.args else None
+    act, shim = ACTS[stage.args["act"]], faulty_disk.Disk() if "disk" in stage.args else None
     maintenance.BACKUP_PAGES = PAGES
     opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
     broken = mutations.CARELESS[stage.args["mutant"]].changes if stage.args.get("mutant") else ()

@@ -15,7 +15,8 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, disk, zygote
+from tests.faults import checker, zygote
+from tests.support import faulty_disk
 
 Args = dict[str, Any]
 
@@ -452,7 +453,7 @@ def deleted(db: SessionDB, c: str) -> bool:
 
 def perform(stage: zygote.Stage) -> None:
     """The step itself; where and how the child dies is not its business."""
-    shim = disk.Disk() if "disk" in stage.args else None
+    shim = faulty_disk.Disk() if "disk" in stage.args else None
     with stage.open() as db:
         if shim:
             shim.arm(**stage.args["disk"])
@@ -462,7 +463,7 @@ def perform(stage: zygote.Stage) -> None:
 
 def open_only(stage: zygote.Stage) -> None:
     """First creation or reconcile: all of it happens while the store is opened."""
-    shim = disk.Disk() if "disk" in stage.args else None
+    shim = faulty_disk.Disk() if "disk" in stage.args else None
     if shim:
         shim.arm(**stage.args["disk"])
     stage.open().close()

@@ -13,22 +13,22 @@ import pytest
 from holdfast import AsyncSessionDB, errors, fault_points, types
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import connection
-from tests.faults import checker, load, proxy, scenarios, steps
+from tests.faults import checker, load, scenarios, steps
 from tests.faults import zygote as zygotes
 from tests.faults.load import HANGS, HASTY, PATIENT, Call
 from tests.support import conversations as contract
-from tests.support import mail, postgres
+from tests.support import mail, postgres, postgres_proxy
 
 
 @pytest.fixture
-def network() -> Iterator[proxy.Proxy]:
-    with proxy.Proxy() as made:
+def network() -> Iterator[postgres_proxy.Proxy]:
+    with postgres_proxy.Proxy() as made:
         yield made
 
 
 # A write that was not sent is sent again, whatever it is; each step knows by its own means that it was done.
-CUTS = [(name, proxy.UNHEARD) for name in steps.STEPS] + [
-    (name, proxy.UNSENT) for name in ("append", "append_batch", "acquire", "commit", "end", "delete")
+CUTS = [(name, postgres_proxy.UNHEARD) for name in steps.STEPS] + [
+    (name, postgres_proxy.UNSENT) for name in ("append", "append_batch", "acquire", "commit", "end", "delete")
 ]
 
 
@@ -37,9 +37,9 @@ def test_write_is_done_once_though_its_commit_or_the_answer_to_it_was_lost(name:
     assert scenarios.lose_answer(postgres.fresh(), name, fate) == []
 
 
-@pytest.mark.parametrize("fate", [proxy.UNHEARD, proxy.UNSENT])
+@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
 def test_inbound_message_that_two_processes_deliver_is_new_for_one(
-    fate: str, network: proxy.Proxy, monkeypatch: pytest.MonkeyPatch
+    fate: str, network: postgres_proxy.Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second process delivers the message, with the platform's time, between the lost attempt and its retry."""
     address, delivered, new = postgres.fresh(), list[bool](), mail.new(at=contract.NOON)
@@ -53,13 +53,13 @@ def test_inbound_message_that_two_processes_deliver_is_new_for_one(
         monkeypatch.setattr(fault_points, "hook", deliver_before_retry)
         network.trap(b"COMMIT", fate)
         stored, is_new = far.mail.add_inbound(new)
-        assert (is_new, delivered) == (fate == proxy.UNHEARD, [fate == proxy.UNSENT])
+        assert (is_new, delivered) == (fate == postgres_proxy.UNHEARD, [fate == postgres_proxy.UNSENT])
         assert db.mail.open_inbound(new.route) == [stored]
 
 
-@pytest.mark.parametrize("fate", [proxy.UNHEARD, proxy.UNSENT])
+@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
 def test_message_sent_in_one_statement_is_stored_once_though_its_answer_was_lost(
-    fate: str, network: proxy.Proxy
+    fate: str, network: postgres_proxy.Proxy
 ) -> None:
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(network.through(address)) as far:
@@ -73,7 +73,9 @@ def test_message_sent_in_one_statement_is_stored_once_though_its_answer_was_lost
         assert db.admin.fsck().ok
 
 
-def test_messages_that_share_a_commit_are_each_stored_once_though_its_answer_was_lost(network: proxy.Proxy) -> None:
+def test_messages_of_a_shared_commit_are_stored_once_though_its_answer_was_lost(
+    network: postgres_proxy.Proxy,
+) -> None:
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(network.through(address)) as far:
         names = [f"c{number}" for number in range(4)]
@@ -81,7 +83,7 @@ def test_messages_that_share_a_commit_are_each_stored_once_though_its_answer_was
             steps.say(db, name)
 
         async def all_at_once(shared: AsyncSessionDB, word: bytes) -> list[int]:
-            network.trap(word, proxy.UNHEARD)
+            network.trap(word, postgres_proxy.UNHEARD)
             sends = [shared.append_message(n, role="user", content=f"{k}") for k in range(3) for n in names]
             return sorted(receipt.seq for receipt in await asyncio.gather(*sends))
 
@@ -96,8 +98,8 @@ def test_messages_that_share_a_commit_are_each_stored_once_though_its_answer_was
         assert [db.conversation(name).last_seq for name in names] == [10] * 4
 
 
-@pytest.mark.parametrize("fate", [proxy.UNHEARD, proxy.UNSENT])
-def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, network: proxy.Proxy) -> None:
+@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
+def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, network: postgres_proxy.Proxy) -> None:
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(network.through(address)) as far:
         steps.say(db, "c")
@@ -113,7 +115,7 @@ def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, netwo
 # --- a network that holds everything back ---------------------------------------------------------------------
 
 
-def test_holder_cut_off_past_its_expiry_cannot_commit(network: proxy.Proxy) -> None:
+def test_holder_cut_off_past_its_expiry_cannot_commit(network: postgres_proxy.Proxy) -> None:
     address, clock = postgres.fresh(), contract.Clock()
     with SessionDB(address, clock=clock) as db, SessionDB(network.through(address), clock=clock) as far:
         steps.say(db, "c")
@@ -129,7 +131,7 @@ def test_holder_cut_off_past_its_expiry_cannot_commit(network: proxy.Proxy) -> N
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_missing_answer_is_noticed_though_the_server_is_well(network: proxy.Proxy) -> None:
+def test_missing_answer_is_noticed_though_the_server_is_well(network: postgres_proxy.Proxy) -> None:
     """One connection is dead and nobody says so, as when a firewall has forgotten it; new ones work."""
     address = postgres.fresh()
     with SessionDB(address) as db, SessionDB(network.through(address), write_timeout=0.1) as far:
@@ -169,7 +171,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
 }
 
 
-def call_all(network: proxy.Proxy, fault: Callable[[], None], write_timeout: float) -> dict[str, Any]:
+def call_all(network: postgres_proxy.Proxy, fault: Callable[[], None], write_timeout: float) -> dict[str, Any]:
     """The outcome of every call, each over a connection that was idle when the fault began."""
     address = network.through(postgres.fresh())
     stores = {name: SessionDB(address, write_timeout=write_timeout) for name in CALLS}
@@ -184,7 +186,7 @@ def call_all(network: proxy.Proxy, fault: Callable[[], None], write_timeout: flo
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_every_call_returns_while_the_server_is_silent(network: proxy.Proxy) -> None:
+def test_every_call_returns_while_the_server_is_silent(network: postgres_proxy.Proxy) -> None:
     outcomes = call_all(network, network.hold, HASTY)
     assert {name: out for name, out in outcomes.items() if not isinstance(out, errors.StoreUnreachable)} == {}
     opened = Call(lambda: SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)).outcome()
@@ -192,13 +194,13 @@ def test_every_call_returns_while_the_server_is_silent(network: proxy.Proxy) -> 
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_every_call_goes_on_over_a_new_connection_when_its_backend_is_gone(network: proxy.Proxy) -> None:
+def test_every_call_goes_on_over_a_new_connection_when_its_backend_is_gone(network: postgres_proxy.Proxy) -> None:
     outcomes = call_all(network, network.orphan, PATIENT)
     assert {name: out for name, out in outcomes.items() if isinstance(out, BaseException)} == {}
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_answer_that_is_stuck_on_its_way_counts_as_silence(network: proxy.Proxy) -> None:
+def test_answer_that_is_stuck_on_its_way_counts_as_silence(network: postgres_proxy.Proxy) -> None:
     """Its backend executes the statement for as long as it waits for its client."""
 
     def read(tx: Any) -> None:
@@ -210,7 +212,7 @@ def test_answer_that_is_stuck_on_its_way_counts_as_silence(network: proxy.Proxy)
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_large_request_on_a_slow_network_is_waited_for(network: proxy.Proxy) -> None:
+def test_large_request_on_a_slow_network_is_waited_for(network: postgres_proxy.Proxy) -> None:
     """The backend waits for its client, and the client for the socket, while the kernel sends the request."""
     network.throttle(1_000_000)
     with SessionDB(network.through(postgres.fresh()), write_timeout=HASTY) as db:
@@ -222,7 +224,7 @@ def test_large_request_on_a_slow_network_is_waited_for(network: proxy.Proxy) -> 
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: proxy.Proxy) -> None:
+def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: postgres_proxy.Proxy) -> None:
     db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
     for name in "ab":
         steps.say(db, name)
@@ -251,7 +253,7 @@ def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: pr
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_silent_server_is_not_tried_once_for_each_waiting_call(network: proxy.Proxy) -> None:
+def test_silent_server_is_not_tried_once_for_each_waiting_call(network: postgres_proxy.Proxy) -> None:
     """A silent server is tried a few times for all of them, and not once for each."""
     db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
 
@@ -310,20 +312,20 @@ def test_full_server_says_so_and_takes_the_message_when_there_is_room() -> None:
 # --- under load -----------------------------------------------------------------------------------------------
 
 
-def harm_of(network: proxy.Proxy, kind: str, chance: random.Random) -> Callable[[], None]:
+def harm_of(network: postgres_proxy.Proxy, kind: str, chance: random.Random) -> Callable[[], None]:
     def hold() -> None:
         network.hold()
         threading.Timer(chance.uniform(0.0, 0.1), network.flow).start()
 
     def trap() -> None:
-        network.trap(b"COMMIT", proxy.UNHEARD)
+        network.trap(b"COMMIT", postgres_proxy.UNHEARD)
 
     return {"cut": network.reset, "held": hold, "unheard": trap}[kind]
 
 
 @pytest.mark.parametrize("kind", ["cut", "held", "unheard"])
 def test_nothing_is_lost_over_a_network_that_keeps_failing(
-    kind: str, network: proxy.Proxy, zygote: zygotes.Zygote
+    kind: str, network: postgres_proxy.Proxy, zygote: zygotes.Zygote
 ) -> None:
     address = postgres.fresh()
     if kind == "cut":

@@ -15,8 +15,7 @@ from holdfast import SessionDB, errors, fault_points
 from holdfast.store.driver import Tx
 from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
-from tests.faults import proxy
-from tests.support import conversations, polling, postgres, two_hosts
+from tests.support import conversations, polling, postgres, postgres_proxy, two_hosts
 
 # --- what is set ------------------------------------------------------------------------------------------------
 
@@ -234,7 +233,7 @@ def test_a_server_that_lets_nobody_in_for_a_while_is_waited_for_by_who_was_in(
     code: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = postgres.fresh()
-    with proxy.Proxy() as network, SessionDB(network.through(address)) as db:
+    with postgres_proxy.Proxy() as network, SessionDB(network.through(address)) as db:
         conversations.begin(db, "talk", "a")
         network.refuse(code, words)
         network.reset()
@@ -256,7 +255,7 @@ def test_a_receipt_does_not_wait_for_a_server_that_falls_silent_after_the_commit
 ) -> None:
     """The message is stored, and its notification is sent by another thread."""
     receipts: list[int] = []
-    with proxy.Proxy() as network, SessionDB(network.through(postgres.fresh()), write_timeout=60.0) as db:
+    with postgres_proxy.Proxy() as network, SessionDB(network.through(postgres.fresh()), write_timeout=60.0) as db:
         conversations.begin(db, "talk", "a")
         monkeypatch.setattr(fault_points, "hook", lambda point: network.hold() if point == "append.committed" else None)
         thread = threading.Thread(
