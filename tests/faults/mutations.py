@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast.store import compactions, deletion, leases, log, queries, sessions, visibility
 from holdfast.store.backup import atomic_file
-from holdfast.store.mail import inbound, outbox
+from holdfast.store.mail import inbound
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.postgres import errors as postgres_errors
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -73,14 +73,6 @@ END_FIRST = """sessions.end_head(tx, here, "compression", now)
     tx.execute("BEGIN")
     here = conversation_row.lock(tx, here.id)
     """
-REOPEN = """tx.execute("UPDATE sessions SET live = 1, ended_at = NULL, end_reason = NULL, last_seq = NULL"
-               " WHERE conversation = ? AND ordinal = ?", (here.key, here.head))
-    return conversation_row.update(tx, here, live=1)
-    """
-AGAIN = """if here.live:
-        end_head(tx, here, "again", now)
-        here = conversation_row.update(tx, here, live=None)
-    """
 RESUME, CONTINUE, OLD_SESSION = (
     "return here.head_id if here.live",
     "child = conversation_row.NewId",
@@ -94,9 +86,7 @@ SQLITE = {
     "no look at whether it has ended": _edit("end", compactions, "commit", CAS, CAS.replace(", here.live)", ", 1)")),
     "no look at the lease": _edit("expiry", compactions, "commit", CHECK, "pass"),
     "cut at the last message": _edit("end", compactions, "write", CUT, LAST),
-    "seen_seq too high": _edit("end", compactions, "write", "seen_seq=draft.seen_seq", "seen_seq=here.last_seq"),
     "rotation in two transactions": _edit("watching", compactions, "commit", ROTATE, END_FIRST + ROTATE, CURRENT),
-    "unknown own result": _edit("end", compactions, "_was_committed", "if stored.place is None:", "if True:"),
     "commit that keeps the lease": _edit("end", compactions, "commit", FREE, "pass"),
     "route moved by a compaction": _edit("end", compactions, "commit", ROTATE, ROTATE + UNBIND),
     "redo kept by a compaction": _edit("redo", compactions, "write", "+ 1, redo_epoch=None", "+ 1"),
@@ -105,9 +95,6 @@ SQLITE = {
         "expiry", leases, "check_row", "left = row.seconds_left(tx.clock)", "left = 1.0"
     ),
     "expiry ignored by the next holder": _edit("expiry", leases, "refuse_if_held", "left > 0", "True"),
-    "living holder taken for dead": _edit(
-        "end", leases.Holder, "is_dead", "if (self.host", "return True\n    if (self.host"
-    ),
     "lease given to everybody": _edit("end", leases, "refuse_if_held", "if holder.name != name", "if False"),
     "fence that stands still": Mutation("end", [Query("fence_next", "fence + 1", "max(fence, 1)")]),
     # the log
@@ -119,26 +106,14 @@ SQLITE = {
         'operation == "append" or tx.execute("COMMIT")',
     ),
     "message in an old session": _edit("end", log, "_insert", OLD_SESSION, "session=here.ordinal,", LIVE),
-    "message in an old session, with triggers": _edit("end", log, "_insert", OLD_SESSION, "session=here.ordinal,"),
     "receipt without the move": _edit("end", log, "append", "if session != request.session_id else", "if False else"),
-    "context that begins too late": _edit(
-        "end", log, "context", TAIL, TAIL.replace("cut,", "compaction.seen_seq if compaction else 0,")
-    ),
     "context that ends too early": _edit("end", log, "context", TAIL, TAIL + BEHIND),
     # ends and views
-    "resume that opens a second session": _edit("resume", sessions, "resume", RESUME, AGAIN + RESUME),
-    "append that reopens the session": _edit(
-        "end", sessions, "continue_ended", CONTINUE, REOPEN + CONTINUE, "session_end_is_final"
-    ),
     "end that ends nothing": _edit("resume", sessions, "end", "if not here.live", "if here.live"),
     "show of what a compaction did not see": _edit(
         "show", visibility, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"
     ),
-    "show that keeps a redo": _edit("redo", visibility, "show", NO_REDO, NO_REDO.replace(", redo_epoch=None", "")),
     "hide that raises no epoch": _edit("hide", visibility, "hide", NO_REDO, "after = here"),
-    "redaction that raises no epoch": _edit(
-        "redact", deletion, "redact", "conversation_row.update(tx, reader, redo_epoch=None)", "pass"
-    ),
     "redaction that leaves the summary": _edit(
         "redact", deletion, "redact", "_blank_summaries(tx, reader, seq, now)", "pass"
     ),
@@ -147,13 +122,6 @@ SQLITE = {
 LOCK = "lock_conversation"
 POSTGRES = {
     "no lock": Mutation("overlapping", [Function(LOCK, "FOR UPDATE", "")]),
-    "look before the lock": Mutation(
-        "overlapping",
-        [
-            Function(LOCK, "c.key = place.conversation FOR UPDATE;", "false;"),
-            Function(LOCK, "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
-        ],
-    ),
     "no comparison of head and epoch": _edit("overlapping", compactions, "commit", CAS, "if False:"),
     "no comparison of the epoch after a wait": _edit("waiting commit", compactions, "commit", CAS, "if False:"),
     "no look at the lease after a wait": _edit("waiting commit", compactions, "commit", CHECK, "pass"),
@@ -185,44 +153,21 @@ POSTGRES = {
     "compaction undone twice": _edit("lost undo", compactions, "undo", "not _in_force(tx, here, target)", "False"),
     "compaction redone twice": _edit("lost redo", compactions, "redo", "_in_force(tx, here, target)", "False"),
     "range hidden twice": _edit("lost hide", visibility, "hide", '"hide" in tx.retry_state and', "False and"),
-    "deletion taken for another's": _edit(
-        "lost delete", deletion, "delete", "if session_id not in tx.retry_state:", "if True:"
-    ),
-    "redaction that raises two epochs": _edit(
-        "lost redact", deletion, "redact", "if redacted and owner.epoch > first_epoch:", "if False:"
-    ),
     "route taken for another's": _edit("lost route", sessions, "bind_route", "if found == bound and", "if False and"),
     "attempt that is counted twice": _edit(
         "lost begin_inbound", inbound, "begin_attempt", "if found.attempts == before:", "if True:"
-    ),
-    "sending that is counted twice": Mutation(
-        "lost begin_sending",
-        [Query("outgoing_begin", "attempted_by IS DISTINCT FROM %(uid)s", "true", "postgres")],
     ),
     "arrival taken for another's": _edit("lost arrive", inbound, "receive", "receivers[0][0] == uid", "False"),
     "settling taken for another's": _edit(
         "lost settle_inbound", inbound, "settle", "bool(settled) and settled[0][0] == settlement.uid", "False"
     ),
-    "delivery taken for another's": _edit(
-        "lost delivered", outbox, "record_result", "if retried else None", "if False else None"
-    ),
     # a chat lease that is taken over meanwhile
     "no lock on a chat lease": Mutation("overtaken", [Query("claim_row", " FOR UPDATE", "", "postgres")]),
-    "begun by an overtaken lease": _edit(
-        "overtaken", inbound, "begin", "chat_leases.check_held(lease, locked)", "pass"
-    ),
     "settled by an overtaken lease": Mutation(
         "overtaken",
         [
             Query("arrival_settle", "= %(token)s", "IS NOT NULL", "postgres"),
             Edit(inbound, "settle", "chat_leases.check_held(lease, held)", "pass"),
-        ],
-    ),
-    "sent by an overtaken lease": Mutation(
-        "overtaken",
-        [
-            Query("outgoing_begin", "= %(token)s", "IS NOT NULL", "postgres"),
-            Edit(outbox, "begin_sending", "chat_leases.check_held(lease, held[0])", "pass"),
         ],
     ),
 }

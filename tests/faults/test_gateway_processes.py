@@ -5,24 +5,19 @@ One kill at every step of the gateway and at every point of the store in between
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import os
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, types
-from holdfast.agent import settings
-from holdfast.compaction import base
-from holdfast.model import ScriptedModel
+from holdfast import content_parts, errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes, gateway_processes
 from tests.faults import zygote as zygotes
 from tests.faults.gateway_processes import Story, Update
-from tests.support import backends, polling, postgres
+from tests.support import backends, postgres
 
 both = pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
 
@@ -190,53 +185,3 @@ def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(
     story.heard(zygote.run(gateway_processes.live, story.target, story.args(**window)))
     assert problems(story, routes) == []
     assert summaries(story) == 1
-
-
-class SlowSummarizer(agent_processes.Brief):
-    """Begins to summarize, says so, and ends when it is let go."""
-
-    def __init__(self, begun: str, go: str) -> None:
-        self._begun, self._go = begun, go
-
-    async def summarize(self, request: base.SummaryRequest) -> str:
-        Path(self._begun).touch()
-        while not os.path.exists(self._go):
-            await asyncio.sleep(0.002)
-        return await super().summarize(request)
-
-
-def compact_slowly(given: zygotes.Stage) -> str:
-    """A compaction in a process of its own, which takes as long as it is told to."""
-
-    async def attempt() -> str:
-        async with AsyncSessionDB(given.open()) as db:
-            model = ScriptedModel(["ok"], window=agent_processes.WINDOW)
-            held = SlowSummarizer(given.args["begun"], given.args["go"])
-            one = AIAgent(
-                db=db, model=model, session_id="talk", compaction=settings.CompactionSettings(summarizer=held)
-            )
-            return str((await one.compress_context()).outcome)
-
-    return asyncio.run(attempt())
-
-
-@both
-def test_burst_during_a_compaction_is_not_lost_when_the_gateway_is_killed(
-    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story = new_story(zygote, backend, place, "burst")
-    routes = begin_long(story)
-    begun, go = place / "begun", place / "go"
-    compactor = zygote.begin(compact_slowly, story.target, {"begun": str(begun), "go": str(go)})
-    polling.until(begun.exists, "the summary is begun")
-    tell(story, *(f"Burst {number}" for number in range(24)))
-    killed = story.live("gateway.settled", story.chance.randint(4, 10))
-    assert killed.state == "killed", killed
-    second = zygote.begin(gateway_processes.live, story.target, story.args())
-    some = len(gateway_processes.read_sent(story.sends)) + 5
-    polling.until(lambda: len(gateway_processes.read_sent(story.sends)) >= some, "turns go on during the compaction")
-    go.touch()
-    assert zygote.wait(compactor).value == "compacted"
-    story.heard(zygote.wait(second))
-    assert problems(story, routes) == []
-    assert summaries(story) == 0
