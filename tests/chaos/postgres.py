@@ -10,7 +10,7 @@ import psycopg
 
 from holdfast.store.db import SessionDB
 from tests.chaos.run import Run, Wrong
-from tests.faults import checker, kill_points, load, overlaps, races, steps, zygote
+from tests.faults import checker, kill_points, load, overlapping_calls, races, steps, zygote
 from tests.support import postgres, postgres_proxy
 
 BATCH, SOME = 50, 10
@@ -66,17 +66,18 @@ def kill_at_any_time(run: Run) -> Iterator[str]:
 
 
 def overlap(run: Run) -> Iterator[str]:
-    """Every order of calls, with none to three others that are not done."""
+    """Every pair of calls that overlap, again and again."""
     done = 0
-    for crowd in range(4):
-        with overlaps.stage() as stage:
-            for order in overlaps.orders():
+    for _ in range(max(1, run.rounds // len(overlapping_calls.PAIRS) // 5)):
+        address = postgres.fresh()
+        with overlapping_calls.open_overlap(address) as pair:
+            for first, second in run.chance.sample(overlapping_calls.PAIRS, len(overlapping_calls.PAIRS)):
                 if not run.goes_on():
                     return
-                yield from map(Wrong, stage.play(order, crowd))
+                yield from map(Wrong, pair.play(first, second))
                 done += 1
-                yield f"{done:,} schedules"
-            yield from (Wrong(str(bad)) for bad in stage.db.admin.fsck().violations)
+                yield f"{done:,} pairs of calls"
+        postgres.give_back(address)
 
 
 def kill_server(run: Run) -> Iterator[str]:

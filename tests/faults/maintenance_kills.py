@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import itertools
 import json
 import os
 import random
 import re
 import shutil
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
@@ -178,10 +176,7 @@ ACTS = {
 
 
 def perform(stage: zygote.Stage) -> None:
-    """A task: the act itself; `disk` and `after` (seconds) say when to die, where no point does.
-
-    With a `mutant` it is done by a store that is broken there.
-    """
+    """A task: the act itself, by a store that a `mutant` may break; `disk` says when to die, where no point does."""
     act, shim = ACTS[stage.args["act"]], faulty_disk.Disk() if "disk" in stage.args else None
     maintenance.BACKUP_PAGES = PAGES
     opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
@@ -189,11 +184,8 @@ def perform(stage: zygote.Stage) -> None:
     with opened as db, mutations.apply(broken):
         if shim:
             shim.arm(**stage.args["disk"])
-        # Nobody handles this signal: the system ends the process wherever it is.
-        signal.setitimer(signal.ITIMER_REAL, stage.args.get("after", 0))
-        began = time.monotonic()
         act.run(db, Path(stage.path).parent)
-        stage.tell({"touches": shim.count if shim else 0, "seconds": time.monotonic() - began})
+        stage.tell({"touches": shim.count if shim else 0})
 
 
 def copy(stage: zygote.Stage) -> str:
@@ -293,18 +285,8 @@ def _imported(path: Path) -> Any:
         return exported(db)
 
 
-def next_message(db: SessionDB) -> None:
-    receipt = db.append_message("one", role="user", content="next", uid="next")
-    assert [message.uid for message in db.transcript("one", after=receipt.seq - 1)] == ["next"]
-
-
 def drafts(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*.draft*")]
-
-
-def holding(folder: Path, text: str) -> list[str]:
-    files = [path for path in folder.glob("store.db*") if path.is_file()]
-    return [path.name for path in files if text.encode() in path.read_bytes()]
 
 
 class Template:
@@ -328,54 +310,36 @@ class Template:
 
 # --- kills -------------------------------------------------------------------------------------------------------
 
-# Kinds of rounds: which history a kill is in, and which of these it is, change from one to the next.
-FIRST, LAST, AGAIN = 0, 1, (2, 3)
-KINDS = 10
-
 
 class Course(NamedTuple):
-    """An act in one history: the points it passes, what was there before and after, and how long it took."""
+    """An act in one history: the points it passes, and the parts before and after it."""
 
     template: Template
     act: str
     points: tuple[str, ...]
     before: Parts
     after: Parts
-    seconds: float
 
-    def gained(self, found: Parts) -> frozenset[str]:
-        """The parts that are new already. AssertionError when one is neither what it was nor what it was to be."""
+    def check_parts(self, found: Parts) -> set[str]:
+        """The parts that are new already; each part must be the old or the new one."""
         half = [part for part in found if found[part] not in (self.before[part], self.after[part])]
-        # Attachments are files, each there or not: what a deletion leaves of them the next collection takes.
-        if half == ["blobs"] and self._between(set(found["blobs"])):
+        # Attachments are files, each there or not: the next collection takes what a deletion leaves of them.
+        before, after = set(self.before["blobs"]), set(self.after["blobs"])
+        if half == ["blobs"] and before & after <= set(found["blobs"]) <= before | after:
             half = []
         assert not half, f"half done: {half}"
-        return frozenset(part for part in found if found[part] != self.before[part])
-
-    def _between(self, blobs: set[str]) -> bool:
-        before, after = set(self.before["blobs"]), set(self.after["blobs"])
-        return before & after <= blobs <= before | after
-
-
-class Left(NamedTuple):
-    """What a dead process left, by its fingerprint, and what was made of it: two equals need no second look."""
-
-    seed: int
-    act: str
-    fingerprint: str
-    watched: bool
-    again: bool
+        return {part for part in found if found[part] != self.before[part]}
 
 
 class Stock:
-    """Furnished folders of several histories, the courses of acts in them, and what was found after which kill."""
+    """Furnished folders of several histories, the courses of acts in them, and the states that were checked."""
 
     def __init__(self, running: zygote.Zygote, folder: Path, seeds: Sequence[int], mutant: str = "") -> None:
         self._running = running
         self._mutant = mutant
         self._templates = [Template(running, folder, seed) for seed in seeds]
         self._courses: dict[str, list[Course]] = {}
-        self.settled: dict[Left, frozenset[str]] = {}
+        self.checked = set[tuple[object, ...]]()
 
     def courses(self, act: str) -> list[Course]:
         if act not in self._courses:
@@ -389,7 +353,7 @@ class Stock:
             assert (done.state, done.error) == ("exited", None), f"{act} of seed {template.seed}: {done}"
             after = look(folder, act)
             assert act != "salvage" or after["salvaged"] == before["store"]
-        return Course(template, act, done.reached, before, after, done.told[0]["seconds"])
+        return Course(template, act, done.reached, before, after)
 
     def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
         given, counting = {"act": act, "mutant": self._mutant, **args}, ACTS[act].operations
@@ -404,7 +368,7 @@ def _fresh(template: Template) -> Iterator[Path]:
 
 
 def look(folder: Path, act: str) -> Parts:
-    """What is there; of an act that goes from conversation to conversation, each of them as a part."""
+    """The contents; each conversation is a part of an act that goes from conversation to conversation."""
     found = contents(folder)
     if not ACTS[act].piecemeal:
         return found
@@ -412,86 +376,34 @@ def look(folder: Path, act: str) -> Parts:
     return {**found, **{name: talks.get(name) for name in {*talks, *INCOMING}}}
 
 
-# --- kills -------------------------------------------------------------------------------------------------------
-
-
-class Round(NamedTuple):
-    """One kill: in which course, where, who else has the store open, and what the next process does."""
-
-    course: Course
-    at: int
-    watched: bool
-    again: bool
-
-    @property
-    def where(self) -> str:
-        how = f"{'watched, ' * self.watched}{'asked again, ' * self.again}seed {self.course.template.seed}"
-        return f"{self.course.act} killed at {self.course.points[self.at]} ({self.at}), {how}"
-
-
-def rounds(courses: Sequence[Course], point: str, kills: int, chance: random.Random, begin: int) -> Iterator[Round]:
-    """So many, no two alike as long as there are histories and occurrences enough; where they are few at each point,
-    they begin at another kind than at the point before."""
-    having = [course for course in courses if point in course.points]
-    for number in range(begin, begin + kills):
-        turn, which = divmod(number, len(having))
-        course, kind = having[which], turn + which
-        places = [at for at, name in enumerate(course.points) if name == point]
-        at = places[0] if kind % 4 == FIRST else places[-1] if kind % 4 == LAST else chance.choice(places)
-        yield Round(course, at, kind % 2 == 1 and not ACTS[course.act].apart, kind in AGAIN)
-
-
 def kill_at_every_point(
-    stock: Stock, act: str, kills: Callable[[str], int], chance: random.Random, among: Sequence[str] = ("",)
+    stock: Stock, act: str, kills: int, chance: random.Random, among: Sequence[str] = ("",)
 ) -> Counter[str]:
-    """How many kills there were at each point (or at each whose name ends so); `kills` says how many there are to be.
-
-    AssertionError tells the first that did harm.
-    """
+    """Kill so often at each point (or at each whose name ends so), in different histories, the first, the last or any
+    time the point is passed, while another process has the store open or not; how many kills there were."""
     courses = stock.courses(act)
     done: Counter[str] = Counter()
-    gains: dict[int, dict[int, frozenset[str]]] = {course.template.seed: {} for course in courses}
     points = sorted({name for course in courses for name in course.points if name.endswith(tuple(among))})
-    for number, point in enumerate(points):
-        for round_ in rounds(courses, point, kills(point), chance, number * kills(point) % KINDS):
-            gained = kill_once(stock, round_)
-            known = gains[round_.course.template.seed].setdefault(round_.at, gained)
-            assert known == gained, f"{round_.where}: {sorted(known)} another time"
+    for first, point in enumerate(points):
+        having = [course for course in courses if point in course.points]
+        for number in range(first, first + kills):
+            course = having[number % len(having)]
+            kind = number + number // len(having)
+            places = [at for at, name in enumerate(course.points) if name == point]
+            at = (places[0], places[-1], chance.choice(places))[kind % 3]
+            where = f"{act} killed at {point} ({at}), kind {kind % 4}, seed {course.template.seed}"
+            watched = kind % 2 == 1 and not ACTS[act].apart
+            with _fresh(course.template) as folder, contextlib.ExitStack() as stack:
+                watcher = stack.enter_context(SessionDB(folder / "store.db")) if watched else None
+                outcome = stock.run(folder, act, at=at)
+                assert outcome.state == "killed", f"{where}: {outcome}"
+                _check(stock, course, folder, outcome.left, where, watcher, again=kind % 4 > 1)
             done[point] += 1
-    for seed, found in gains.items():
-        for (early, before), (late, after) in itertools.pairwise(sorted(found.items())):
-            assert before <= after, f"{act} of seed {seed}: done at point {early} is undone at {late}"
     return done
 
 
-def kill_once(stock: Stock, round_: Round) -> frozenset[str]:
-    """The parts that were new after it."""
-    course = round_.course
-    with _fresh(course.template) as folder, contextlib.ExitStack() as stack:
-        watcher = stack.enter_context(SessionDB(folder / "store.db")) if round_.watched else None
-        outcome = stock.run(folder, course.act, at=round_.at)
-        assert outcome.state == "killed", f"{round_.where}: {outcome}"
-        return settle(stock, course, folder, outcome.left, round_.where, watcher, again=round_.again)
-
-
-def kill_at_any_time(stock: Stock, act: str, kills: int, chance: random.Random) -> Counter[str]:
-    """So many processes; how many were killed in time. How long an act takes changes with what else runs here."""
-    courses, ended = stock.courses(act), Counter[str]()
-    longest = min(course.seconds for course in courses)
-    for number in range(kills):
-        course, after = courses[number % len(courses)], chance.uniform(1e-5, longest)
-        where = f"{act} killed after {after:.6f} s, seed {course.template.seed}"
-        with _fresh(course.template) as folder:
-            outcome = stock.run(folder, act, after=after)
-            assert outcome.error in (None, str(int(signal.SIGALRM))), f"{where}: {outcome}"
-            settle(stock, course, folder, outcome.left, where, again=number // len(courses) % 2 == 1)
-        ended[outcome.state] += 1
-        longest *= 1.1 if outcome.state == "killed" else 0.8
-    return ended
-
-
 def kill_between_writes(stock: Stock, act: str, most: int) -> int:
-    """Before every write to the disk, or before so many of them; how many kills."""
+    """Kill before every write to the disk, or before so many of them; how many kills."""
     course = stock.courses(act)[0]
     with _fresh(course.template) as folder:
         touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).told[0]["touches"]
@@ -501,14 +413,11 @@ def kill_between_writes(stock: Stock, act: str, most: int) -> int:
         with _fresh(course.template) as folder:
             outcome = stock.run(folder, act, disk={"at": number, "how": "kill"})
             assert outcome.state == "killed", where
-            settle(stock, course, folder, outcome.left, where, again=True)
+            _check(stock, course, folder, outcome.left, where, again=True)
     return len(numbers)
 
 
-# --- what must be found after them -------------------------------------------------------------------------------
-
-
-def settle(
+def _check(
     stock: Stock,
     course: Course,
     folder: Path,
@@ -517,47 +426,44 @@ def settle(
     watcher: SessionDB | None = None,
     *,
     again: bool,
-) -> frozenset[str]:
-    """Old or new, and the next message is accepted, by who had the store open all along or by a new process."""
-    left = Left(course.template.seed, course.act, fingerprint, watcher is not None, again)
-    if left not in stock.settled:
-        try:
-            stock.settled[left] = _settled(stock, course, folder, watcher, again)
-        except (AssertionError, errors.HoldfastError) as error:
-            raise AssertionError(f"{where}: {type(error).__name__} {error}") from error
-    return stock.settled[left]
-
-
-def _settled(stock: Stock, course: Course, folder: Path, watcher: SessionDB | None, again: bool) -> frozenset[str]:
-    gained = course.gained(look(folder, course.act))
-    if course.act == "prune" and "store" in gained:
-        assert "archive" in gained, "removed without its archive"
-    if watcher is not None and again:
-        watcher.close()  # the files are looked into
-    if again:
-        _ask_again(stock, course, folder, gained)
-    with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
-        next_message(db)
-        assert not again or db.admin.fsck().ok
-    return gained
-
-
-def _ask_again(stock: Stock, course: Course, folder: Path, gained: frozenset[str]) -> None:
-    act = course.act
-    if act in ONCE and ONCE[act] in gained:
+) -> None:
+    """Old or new, and the next message is accepted. Two equal folders need no second look."""
+    left = (course.template.seed, course.act, fingerprint, watcher is None, again)
+    if left in stock.checked:
         return
-    (folder / "archive.jsonl").unlink(missing_ok=True)  # whoever asks again names another; this test asks for the same
+    stock.checked.add(left)
+    try:
+        new = course.check_parts(look(folder, course.act))
+        assert course.act != "prune" or "store" not in new or "archive" in new, "removed without its archive"
+        if again:
+            if watcher is not None:
+                watcher.close()  # the files are looked into
+            _repeat(stock, course, folder, new)
+        with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
+            receipt = db.append_message("one", role="user", content="next", uid="next")
+            assert [message.uid for message in db.transcript("one", after=receipt.seq - 1)] == ["next"]
+            assert not again or db.admin.fsck().ok
+    except (AssertionError, errors.HoldfastError) as error:
+        raise AssertionError(f"{where}: {type(error).__name__} {error}") from error
+
+
+# An act that cannot be repeated when this part is new: nothing is left to do, or it is refused.
+ONCE = {"prune": "store", "salvage": "salvaged"}
+
+
+def _repeat(stock: Stock, course: Course, folder: Path, new: set[str]) -> None:
+    act = course.act
+    if ONCE.get(act) in new:
+        return
+    (folder / "archive.jsonl").unlink(missing_ok=True)
     outcome = stock.run(folder, act)
     assert (outcome.state, outcome.error) == ("exited", None), outcome
-    settled = look(folder, act)
-    # A scheduled backup that was claimed by the dead is made when the claim has run out.
-    wrong = [part for part in settled if settled[part] != course.after[part] and part != "due"]
-    assert not wrong, f"asked again, not done: {wrong}"
+    found = look(folder, act)
+    # A scheduled backup that was claimed by the dead process is made when the claim has run out.
+    wrong = [part for part in found if found[part] != course.after[part] and part != "due"]
+    assert not wrong, f"repeated, not done: {wrong}"
     if ACTS[act].removes:
-        assert holding(folder, MARKER) == []
+        files = [path for path in folder.glob("store.db*") if path.is_file()]
+        assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
     if act != "backup_if_due":
         assert drafts(folder) == []
-
-
-# What cannot be asked for again when this part is new: nothing is left to be done, or it is refused.
-ONCE = {"prune": "store", "salvage": "salvaged"}

@@ -122,14 +122,15 @@ SQLITE = {
 LOCK = "lock_conversation"
 POSTGRES = {
     "no lock": Mutation("overlapping", [Function(LOCK, "FOR UPDATE", "")]),
-    "no comparison of head and epoch": _edit("overlapping", compactions, "commit", CAS, "if False:"),
+    "look before the lock": Mutation(
+        "overlapping",
+        [
+            Function(LOCK, "c.key = place.conversation FOR UPDATE;", "false;"),
+            Function(LOCK, "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
+        ],
+    ),
     "no comparison of the epoch after a wait": _edit("waiting commit", compactions, "commit", CAS, "if False:"),
     "no look at the lease after a wait": _edit("waiting commit", compactions, "commit", CHECK, "pass"),
-    "lease given to everybody": _edit("overlapping", leases, "refuse_if_held", "if holder.name != name", "if False"),
-    "commit that keeps the lease": _edit("overlapping", compactions, "commit", FREE, "pass"),
-    "fence that stands still": Mutation(
-        "overlapping", [Query("fence_next", "fence + 1", "greatest(fence, 1)", "postgres")]
-    ),
     "rotation in two transactions": _edit("watching", compactions, "commit", ROTATE, END_FIRST + ROTATE, CURRENT),
     "acknowledged before the commit": _edit(
         "acknowledging",

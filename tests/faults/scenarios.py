@@ -14,7 +14,7 @@ from holdfast.store import leases, log, visibility
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from holdfast.store.mail import chat_leases
-from tests.faults import checker, interleavings, kill_points, overlaps, steps
+from tests.faults import checker, interleavings, kill_points, overlapping_calls, steps
 from tests.faults.interleavings import appender, compactor
 from tests.faults.mutations import Function
 from tests.support import postgres_proxy, two_hosts
@@ -31,6 +31,7 @@ CASTS: dict[str, list[interleavings.Actor]] = {
 }
 # These do not know that they were done by their own attempt, and return False.
 UNTRACKED = {"release", "end", "memory", "pin", "audit"}
+OVERLAPS = [pair for pair in overlapping_calls.PAIRS if {*pair} <= {"acquire", "append_batch", "commit", "end", "hide"}]
 TOKEN = re.compile(r'(?<="compact", )\d+')
 
 
@@ -42,7 +43,7 @@ def play(scenario: str, target: str, without_triggers: Sequence[str], functions:
         if scenario == "watching":
             return kill_points.half_states(kill_points.course_of("commit", target, without_triggers))
         if scenario == "overlapping":
-            return overlap(functions)
+            return overlap(target, functions)
         if scenario.startswith("lost "):
             return lose_answer(target, scenario.removeprefix("lost "))
         return SCENARIOS[scenario](target)
@@ -69,19 +70,18 @@ def _verify_sent(db: SessionDB, receipts: Sequence[types.Receipt]) -> list[str]:
 # --- PostgreSQL ----------------------------------------------------------------------------------------------
 
 
-def overlap(functions: Sequence[Function]) -> list[str]:
-    """Every fourth order of calls that overlap, on a server with changed functions."""
-    with overlaps.stage() as stage:
+def overlap(target: str, functions: Sequence[Function]) -> list[str]:
+    """Pairs of calls that overlap, on a server with changed functions."""
+    with overlapping_calls.open_overlap(target) as overlap:
         # After all have opened the store: a client that opens it would notice.
-        with psycopg.connect(stage.address, autocommit=True) as connection:
+        with psycopg.connect(target, autocommit=True) as connection:
             for change in functions:
                 row = connection.execute("SELECT pg_get_functiondef(%s::regproc)", (change.name,)).fetchone()
                 assert row is not None
                 if row[0].count(change.old) != 1:
                     raise LookupError(f"{change.name} does not have {change.old!r} once")
                 connection.execute(row[0].replace(change.old, change.new))
-        orders = overlaps.orders()[::4]
-        return next((found for order in orders if (found := stage.play(order, 1))), [])
+        return next((found for pair in OVERLAPS if (found := overlap.play(*pair))), [])
 
 
 def lose_answer(target: str, name: str, fate: str = postgres_proxy.UNHEARD) -> list[str]:

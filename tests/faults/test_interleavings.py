@@ -10,8 +10,9 @@ import math
 
 import pytest
 
-from tests.faults import interleavings
+from tests.faults import interleavings, overlapping_calls
 from tests.faults.interleavings import appender, compactor
+from tests.support import postgres
 
 ONE, TWO = compactor("one"), compactor("two")
 
@@ -38,6 +39,15 @@ def test_every_interleaving_keeps_every_promise(cast: str) -> None:
     print(f"{cast}: {result.count} interleavings")
     assert result.problems == []
     assert result.count == expected == _multinomial([len(actor.actions) for actor in actors])
+
+
+@pytest.mark.parametrize("first", overlapping_calls.CALLS)
+def test_overlapping_calls_end_like_one_after_the_other(first: str) -> None:
+    """Each call on PostgreSQL, held before its commit, with every other call."""
+    with overlapping_calls.open_overlap(postgres.fresh()) as overlap:
+        found = [problem for second in overlapping_calls.CALLS for problem in overlap.play(first, second)]
+        assert found == []
+        assert overlap.pair.one.admin.fsck().ok
 
 
 def test_schedules_are_all_different_and_complete() -> None:

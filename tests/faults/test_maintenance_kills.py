@@ -1,6 +1,6 @@
 """A process killed in backup, restore, prune, deletion, scrub, import, salvage or copy leaves the old or the new.
 
-One kill at every named point, and some before writes to the disk; `make chaos` kills more often and at any time.
+One kill at every named point, and some before writes to the disk; `make chaos` kills more often.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def stock(zygote: zygotes.Zygote) -> Iterator[maintenance_kills.Stock]:
 
 @pytest.mark.parametrize("act", maintenance_kills.ACTS)
 def test_kill_at_any_point_leaves_the_old_or_the_new(act: str, stock: maintenance_kills.Stock) -> None:
-    done = maintenance_kills.kill_at_every_point(stock, act, lambda _: 1, random.Random(act))
+    done = maintenance_kills.kill_at_every_point(stock, act, 1, random.Random(act))
     assert set(done) >= POINTS[act]
     assert set(done.values()) == {1}
 
@@ -62,7 +62,7 @@ def test_careless_store_is_noticed_by_a_kill(name: str, zygote: zygotes.Zygote, 
     act = mutations.CARELESS[name].scenario
     assert stock.courses(act), "without a kill it is done well"
     with pytest.raises(AssertionError, match="killed at"):
-        maintenance_kills.kill_at_every_point(stock, act, lambda _: 8, random.Random(name), TELLING)
+        maintenance_kills.kill_at_every_point(stock, act, 8, random.Random(name), TELLING)
 
 
 def test_scheduled_backup_of_a_dead_process_is_made_when_its_claim_ran_out(

@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -37,109 +37,102 @@ def test_write_is_done_once_though_its_commit_or_the_answer_to_it_was_lost(name:
     assert scenarios.lose_answer(postgres.fresh(), name, fate) == []
 
 
-@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
+class Stores(NamedTuple):
+    """One store, opened directly and through a network, with one conversation of four messages."""
+
+    network: postgres_proxy.Proxy
+    db: SessionDB
+    far: SessionDB
+    clock: contract.Clock
+
+
+@pytest.fixture
+def stores(network: postgres_proxy.Proxy) -> Iterator[Stores]:
+    address, clock = postgres.fresh(), contract.Clock()
+    with SessionDB(address, clock=clock) as db, SessionDB(network.through(address), clock=clock) as far:
+        steps.say(db, "c")
+        yield Stores(network, db, far, clock)
+        assert checker.verify(db, also=["c"]) == []
+
+
+lost = pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
+
+
+@lost
 def test_inbound_message_that_two_processes_deliver_is_new_for_one(
-    fate: str, network: postgres_proxy.Proxy, monkeypatch: pytest.MonkeyPatch
+    fate: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second process delivers the message, with the platform's time, between the lost attempt and its retry."""
-    address, delivered, new = postgres.fresh(), list[bool](), mail.new(at=contract.NOON)
-    with SessionDB(address) as db, SessionDB(network.through(address)) as far:
+    delivered, new = list[bool](), mail.new(at=contract.NOON)
 
-        def deliver_before_retry(point: str) -> None:
-            if point == "arrive.queued" and network.sprung:
-                monkeypatch.setattr(fault_points, "hook", None)
-                delivered.append(db.mail.add_inbound(new)[1])
+    def deliver_before_retry(point: str) -> None:
+        if point == "arrive.queued" and stores.network.sprung:
+            monkeypatch.setattr(fault_points, "hook", None)
+            delivered.append(stores.db.mail.add_inbound(new)[1])
 
-        monkeypatch.setattr(fault_points, "hook", deliver_before_retry)
-        network.trap(b"COMMIT", fate)
-        stored, is_new = far.mail.add_inbound(new)
-        assert (is_new, delivered) == (fate == postgres_proxy.UNHEARD, [fate == postgres_proxy.UNSENT])
-        assert db.mail.open_inbound(new.route) == [stored]
-
-
-@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
-def test_message_sent_in_one_statement_is_stored_once_though_its_answer_was_lost(
-    fate: str, network: postgres_proxy.Proxy
-) -> None:
-    address = postgres.fresh()
-    with SessionDB(address) as db, SessionDB(network.through(address)) as far:
-        steps.say(db, "c")
-        for number in range(3):
-            uid = f"in doubt {number}"
-            network.trap(uid.encode(), fate)
-            receipt = far.append_message("c", role="user", content="said", uid=uid)
-            assert (receipt.seq, network.sprung) == (5 + number, number + 1)
-        assert db.conversation("c").last_seq == 7
-        assert db.admin.fsck().ok
+    monkeypatch.setattr(fault_points, "hook", deliver_before_retry)
+    stores.network.trap(b"COMMIT", fate)
+    stored, is_new = stores.far.mail.add_inbound(new)
+    assert (is_new, delivered) == (fate == postgres_proxy.UNHEARD, [fate == postgres_proxy.UNSENT])
+    assert stores.db.mail.open_inbound(new.route) == [stored]
 
 
-def test_messages_of_a_shared_commit_are_stored_once_though_its_answer_was_lost(
-    network: postgres_proxy.Proxy,
-) -> None:
-    address = postgres.fresh()
-    with SessionDB(address) as db, SessionDB(network.through(address)) as far:
-        names = [f"c{number}" for number in range(4)]
-        for name in names:
-            steps.say(db, name)
-
-        async def all_at_once(shared: AsyncSessionDB, word: bytes) -> list[int]:
-            network.trap(word, postgres_proxy.UNHEARD)
-            sends = [shared.append_message(n, role="user", content=f"{k}") for k in range(3) for n in names]
-            return sorted(receipt.seq for receipt in await asyncio.gather(*sends))
-
-        async def twice() -> None:
-            async with AsyncSessionDB(far) as shared:
-                assert await all_at_once(shared, b"COMMIT") == sorted([5, 6, 7] * 4)
-                # From here on the ends of the logs are known, and all of it is one statement.
-                assert await all_at_once(shared, b"unnest(") == sorted([8, 9, 10] * 4)
-
-        asyncio.run(twice())
-        assert network.sprung == 2
-        assert [db.conversation(name).last_seq for name in names] == [10] * 4
+@lost
+def test_message_sent_in_one_statement_is_stored_once_though_its_answer_was_lost(fate: str, stores: Stores) -> None:
+    for number in range(3):
+        uid = f"in doubt {number}"
+        stores.network.trap(uid.encode(), fate)
+        receipt = stores.far.append_message("c", role="user", content="said", uid=uid)
+        assert (receipt.seq, stores.network.sprung) == (5 + number, number + 1)
+    assert stores.db.conversation("c").last_seq == 7
 
 
-@pytest.mark.parametrize("fate", [postgres_proxy.UNHEARD, postgres_proxy.UNSENT])
-def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, network: postgres_proxy.Proxy) -> None:
-    address = postgres.fresh()
-    with SessionDB(address) as db, SessionDB(network.through(address)) as far:
-        steps.say(db, "c")
-        lease = db.acquire_lease("c", "compact", "me")
-        network.trap(b"COMMIT", fate)
-        made = far.commit_compaction(lease, summary="gist", cut_seq=2)
-        assert network.sprung == 1
-        assert made == db.head("c")
-        assert [each.session_id for each in db.compactions("c")] == [made.id]
-        assert checker.verify(db, also=["c"]) == []
+async def test_messages_of_a_shared_commit_are_stored_once_though_its_answer_was_lost(stores: Stores) -> None:
+    names = [f"c{number}" for number in range(4)]
+    for name in names:
+        steps.say(stores.db, name)
+    async with AsyncSessionDB(stores.far) as shared:
+        # Once the ends of the logs are known, all appends are one statement.
+        for word, seqs in ((b"COMMIT", [5, 6, 7]), (b"unnest(", [8, 9, 10])):
+            stores.network.trap(word, postgres_proxy.UNHEARD)
+            sends = [shared.append_message(name, role="user", content=f"{k}") for k in range(3) for name in names]
+            assert sorted(receipt.seq for receipt in await asyncio.gather(*sends)) == sorted(seqs * 4)
+    assert stores.network.sprung == 2
+    assert [stores.db.conversation(name).last_seq for name in names] == [10] * 4
+
+
+@lost
+def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, stores: Stores) -> None:
+    lease = stores.db.acquire_lease("c", "compact", "me")
+    stores.network.trap(b"COMMIT", fate)
+    made = stores.far.commit_compaction(lease, summary="gist", cut_seq=2)
+    assert (stores.network.sprung, made) == (1, stores.db.head("c"))
+    assert [each.session_id for each in stores.db.compactions("c")] == [made.id]
 
 
 # --- a network that holds everything back ---------------------------------------------------------------------
 
 
-def test_holder_cut_off_past_its_expiry_cannot_commit(network: postgres_proxy.Proxy) -> None:
-    address, clock = postgres.fresh(), contract.Clock()
-    with SessionDB(address, clock=clock) as db, SessionDB(network.through(address), clock=clock) as far:
-        steps.say(db, "c")
-        lost = far.acquire_lease("c", "compact", "far", 30)
-        network.hold()
-        outcome = Call(lambda: far.commit_compaction(lost, summary="", cut_seq=2, child_id="far"))
-        clock.now += 31
-        lease = db.acquire_lease("c", "compact", "near", 30)
-        network.flow()
-        assert isinstance(outcome.outcome(), errors.LeaseLost)
-        assert db.commit_compaction(lease, summary="", cut_seq=1, child_id="near").id == "near"
-        assert checker.verify(db, also=["c"]) == []
+def test_holder_cut_off_past_its_expiry_cannot_commit(stores: Stores) -> None:
+    expired = stores.far.acquire_lease("c", "compact", "far", 30)
+    stores.network.hold()
+    late = Call(lambda: stores.far.commit_compaction(expired, summary="", cut_seq=2, child_id="far"))
+    stores.clock.now += 31
+    lease = stores.db.acquire_lease("c", "compact", "near", 30)
+    stores.network.flow()
+    assert isinstance(late.outcome(), errors.LeaseLost)
+    assert stores.db.commit_compaction(lease, summary="", cut_seq=1, child_id="near").id == "near"
 
 
 @pytest.mark.usefixtures("quick_deadlines")
 def test_missing_answer_is_noticed_though_the_server_is_well(network: postgres_proxy.Proxy) -> None:
-    """One connection is dead and nobody says so, as when a firewall has forgotten it; new ones work."""
-    address = postgres.fresh()
-    with SessionDB(address) as db, SessionDB(network.through(address), write_timeout=0.1) as far:
+    """One connection is dead without an error, as when a firewall has forgotten it; new ones work."""
+    with SessionDB(network.through(postgres.fresh()), write_timeout=0.1) as db:
         steps.say(db, "c")
         network.mute()
         with pytest.raises(errors.StoreUnreachable, match="does not answer"):
-            far.append_messages("c", [{"role": "user", "content": "x", "uid": "x"}])
-        assert far.append_message("c", role="user", content="x", uid="x").seq == 5
+            db.append_messages("c", [{"role": "user", "content": "x", "uid": "x"}])
+        assert db.append_message("c", role="user", content="x", uid="x").seq == 5
 
 
 @pytest.mark.usefixtures("quick_deadlines")
@@ -224,51 +217,40 @@ def test_large_request_on_a_slow_network_is_waited_for(network: postgres_proxy.P
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: postgres_proxy.Proxy) -> None:
-    db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
+async def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: postgres_proxy.Proxy) -> None:
+    db = AsyncSessionDB(SessionDB(network.through(postgres.fresh()), write_timeout=HASTY))
     for name in "ab":
-        steps.say(db, name)
-
-    async def story() -> None:
-        async with asyncio.timeout(HANGS):
-            adb = AsyncSessionDB(db)
-            network.hold()
-            calls = [
-                asyncio.create_task(call)
-                for name in "ab"
-                for call in (adb.append_message(name, role="user", content="x"), adb.transcript(name))
-            ]
-            calls.append(asyncio.create_task(adb.acquire_lease("a", "turn")))
-            await asyncio.sleep(0)
-            for call in calls[::2]:
-                call.cancel()
-            closing = asyncio.create_task(adb.close())
-            outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            await closing
-            assert [type(each) for each in outcomes] == [
-                asyncio.CancelledError if number % 2 == 0 else errors.StoreUnreachable for number in range(len(calls))
-            ]
-
-    assert Call(lambda: asyncio.run(story())).outcome() is None
+        steps.say(db.db, name)
+    async with asyncio.timeout(HANGS):
+        network.hold()
+        calls = [
+            asyncio.create_task(call)
+            for name in "ab"
+            for call in (db.append_message(name, role="user", content="x"), db.transcript(name))
+        ]
+        calls.append(asyncio.create_task(db.acquire_lease("a", "turn")))
+        await asyncio.sleep(0)
+        for call in calls[::2]:
+            call.cancel()
+        closing = asyncio.create_task(db.close())
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        await closing
+    expected = [asyncio.CancelledError, errors.StoreUnreachable]
+    assert [type(each) for each in outcomes] == [expected[number % 2] for number in range(len(calls))]
 
 
 @pytest.mark.usefixtures("quick_deadlines")
-def test_silent_server_is_not_tried_once_for_each_waiting_call(network: postgres_proxy.Proxy) -> None:
-    """A silent server is tried a few times for all of them, and not once for each."""
+async def test_silent_server_is_not_tried_once_for_each_waiting_call(network: postgres_proxy.Proxy) -> None:
     db = SessionDB(network.through(postgres.fresh()), write_timeout=HASTY)
-
-    async def story() -> None:
-        async with asyncio.timeout(HANGS), AsyncSessionDB(db) as adb:
-            network.hold()
-            outcomes = await asyncio.gather(
-                *(adb.append_message(f"c{number}", role="user", content="x") for number in range(300)),
-                *(adb.transcript(f"c{number}") for number in range(100)),
-                *(adb.acquire_lease(f"c{number}", "turn") for number in range(100)),
-                return_exceptions=True,
-            )
-            assert {type(each) for each in outcomes} == {errors.StoreUnreachable}
-
-    assert Call(lambda: asyncio.run(story())).outcome() is None
+    async with asyncio.timeout(HANGS), AsyncSessionDB(db) as shared:
+        network.hold()
+        outcomes = await asyncio.gather(
+            *(shared.append_message(f"c{number}", role="user", content="x") for number in range(300)),
+            *(shared.transcript(f"c{number}") for number in range(100)),
+            *(shared.acquire_lease(f"c{number}", "turn") for number in range(100)),
+            return_exceptions=True,
+        )
+    assert {type(each) for each in outcomes} == {errors.StoreUnreachable}
 
 
 # --- limits of the server -------------------------------------------------------------------------------------

@@ -1,8 +1,4 @@
-"""Stores as an older version would have left them: the declared schema with something taken away, data inside.
-
-A schema is text here: lines of a table (a column, and every constraint and trigger that names it), whole
-tables, indexes or triggers go, and the rows of a store made by today's code are copied into what is left.
-"""
+"""Stores as an older version would have left them: the declared schema with something taken away, data inside."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from holdfast.store.db import SessionDB
 from holdfast.store.driver import SchemaPlan
 from holdfast.store.sqlite import driver as sqlite_driver
 from holdfast.store.sqlite import migration as sqlite_migration
-from tests.faults import steps, zygote
+from tests.faults import kill_points, steps, zygote
 
 
 class Older(NamedTuple):
@@ -108,13 +104,8 @@ def make(path: Path, older: Older) -> str:
     connection.pragma("user_version", 1)
     connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema_revision'")
     connection.close()
-    _remove(source)
+    kill_points.remove(source)
     return before
-
-
-def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm", ".queue"):
-        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def _statements(older: Older) -> list[str]:
