@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from holdfast.store.db import SessionDB
@@ -40,21 +41,22 @@ WRITES = 100
 ROUNDS_A_TRIAL = 5
 
 
-def race(run: Run) -> Iterator[str]:
+def race(run: Run, dialect: str) -> Iterator[str]:
     """All processes at every race in turn, and longest at the one where everybody compacts and writes."""
     done, kinds = 0, list(races.RACES)
-    while done < run.rounds and run.goes_on():
-        kind = "compact and append" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
-        path, rounds = run.folder / f"race{done}.db", min(BATCH, run.rounds - done)
-        with SessionDB(path) as db:
-            steps.say(db, "c", 4)
-        outcomes = run.zygote.crowd(races.run, path, {"race": kind, "rounds": rounds}, run.processes)
-        yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
+    processes, limit = (run.processes, run.rounds) if dialect == "sqlite" else (16, max(1, 2 * run.rounds // 5))
+    while done < limit and run.goes_on():
+        kind = kinds[0] if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        rounds = min(BATCH, limit - done)
+        with run.new_store(dialect) as store:
+            with SessionDB(store) as db:
+                steps.say(db, "c", 4)
+            outcomes = run.zygote.crowd(races.run, store, {"race": kind, "rounds": rounds}, processes)
+            yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
+            with SessionDB(store) as db:
+                yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
         done += rounds
-        kill_points.remove(path)
-        yield f"{run.processes} processes x {done:,} rounds"
+        yield f"{processes} processes x {done:,} rounds"
 
 
 def agents(run: Run) -> Iterator[str]:
@@ -78,8 +80,8 @@ def agents(run: Run) -> Iterator[str]:
         yield f"8 compacting agents and 8 appenders x {done:,} rounds"
 
 
-def kill(run: Run) -> Iterator[str]:
-    """Kills at every point of every step, some at a time, and once before every write to the disk."""
+def kill(run: Run, dialect: str) -> Iterator[str]:
+    """Kills at every point of every step, some at a time; in files also once before every write to the disk."""
     count, writes = 0, 0
     for turn in range(0, run.kills, SOME):
         for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
@@ -87,10 +89,12 @@ def kill(run: Run) -> Iterator[str]:
                 return
             some = min(SOME, run.kills - turn)
             try:
-                count += kill_points.kill_at_every_point(
-                    run.zygote, run.folder, name, lambda _, some=some: some
-                ).total()
-                writes += 0 if turn else kill_points.kill_at_every_write(run.zygote, run.folder, name)
+                if dialect == "postgres":
+                    with run.new_store(dialect) as address:
+                        count += kill_points.kill_clients_at_every_point(run.zygote, address, name, some)
+                else:
+                    count += kill_points.kill_at_every_point(run.zygote, run.folder, name, lambda _, n=some: n).total()
+                    writes += 0 if turn else kill_points.kill_at_every_write(run.zygote, run.folder, name)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
             for left in run.folder.glob("*.db"):
@@ -164,43 +168,33 @@ def interleave(run: Run) -> Iterator[str]:
         yield f"{played:,} interleavings"
 
 
-def kill_at_any_time(run: Run) -> Iterator[str]:
+def kill_at_any_time(run: Run, dialect: str) -> Iterator[str]:
     """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
-    path, killed, era = run.folder / "store.db", 0, 0
+    killed = 0
     while killed < run.rounds and run.goes_on():
-        path = run.folder / f"any{era}.db"
-        with SessionDB(path) as db:
-            history = mixed.furnish(db)
-        for _ in range(BATCH):
-            history += load.three_killed(run.zygote, str(path), killed, run.chance)
-            killed += 3
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, history))
-            for c in mixed.CONVERSATIONS:
-                uid = f"after {c}"
-                receipt = db.append_message(c, role="user", content=uid, uid=uid)
-                yield from map(Wrong, checker.verify(db, [checker.Sent("after", c, uid, uid, receipt)]))
-        kill_points.remove(path)
-        era += 1
+        with run.new_store(dialect) as store:
+            yield from map(Wrong, load.kill_at_any_time(run.zygote, store, BATCH, run.chance))
+        killed += 3 * BATCH
         yield f"{killed:,} processes killed at any time"
 
 
 def flip(run: Run) -> Iterator[str]:
     """Single bits of the file."""
-    bench, done = file_damage.Bench(run.folder, run.zygote), 0
-    while done < run.rounds and run.goes_on():
-        count = min(BATCH, run.rounds - done)
-        yield from map(Wrong, file_damage.run_flips(bench, run.chance, count))
-        done += count
-        yield f"{done:,} bits flipped"
+    return _damage(run, run.rounds, file_damage.run_flips)
 
 
 def wreck(run: Run) -> Iterator[str]:
     """Bits, pages and whole stretches of the file and its log, damaged; and what is salvaged of them."""
-    bench, done, trials = file_damage.Bench(run.folder, run.zygote), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
-    while done < trials and run.goes_on():
-        count = min(BATCH, trials - done)
-        yield from map(Wrong, file_damage.run_trials(bench, run.chance.randrange(1 << 30), count))
+    return _damage(run, max(1, run.rounds // ROUNDS_A_TRIAL), file_damage.run_trials)
+
+
+def _damage(
+    run: Run, limit: int, trials: Callable[[file_damage.Bench, random.Random, int], list[str]]
+) -> Iterator[str]:
+    bench, done = file_damage.Bench(run.folder, run.zygote), 0
+    while done < limit and run.goes_on():
+        count = min(BATCH, limit - done)
+        yield from map(Wrong, trials(bench, run.chance, count))
         done += count
         yield f"{done:,} damaged stores"
 
@@ -238,17 +232,20 @@ def soak(run: Run) -> Iterator[str]:
 
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "agents": agents,
-    "races": race,
-    "kills": kill,
+    "races": partial(race, dialect="sqlite"),
+    "kills": partial(kill, dialect="sqlite"),
     "keeping": kill_keeping,
     "creation": create,
     "disk": fill_disk,
     "interleavings": interleave,
-    "random": kill_at_any_time,
+    "random": partial(kill_at_any_time, dialect="sqlite"),
     "flips": flip,
     "wreckage": wreck,
     "power": pull_the_plug,
     "soak": soak,
+    "postgres-races": partial(race, dialect="postgres"),
+    "postgres-kills": partial(kill, dialect="postgres"),
+    "postgres-random": partial(kill_at_any_time, dialect="postgres"),
     **gateway.PARTS,
     **chaos_postgres.PARTS,
     **rpc.PARTS,

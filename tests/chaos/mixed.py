@@ -1,8 +1,4 @@
-"""Work without a plan: many processes do to a few conversations whatever comes to their mind, and record it.
-
-Every choice comes from a seed, so a run can be repeated as far as chance goes; how the processes meet is
-up to the machine. A child may be killed or stopped at any instant: what it told before counts.
-"""
+"""Work without a plan: many processes do to a few conversations whatever comes to their mind, and record it."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ ANSWERS = (
     errors.LeaseLost,
     errors.Busy,
     errors.ForkRefused,
-    errors.NothingToUndo,
     errors.NothingToUndo,
     errors.ShowRefused,
     errors.StoreBusy,

@@ -148,9 +148,6 @@ def take_turns(stage: zygote.Stage) -> list[str]:
     return asyncio.run(chatting())
 
 
-# --- compactions ----------------------------------------------------------------------------------------------
-
-
 class Brief:
     """Says in short what must be kept, after a moment in which others may write."""
 
@@ -255,9 +252,6 @@ def compact_and_fail(stage: zygote.Stage) -> str:
     if stage.barrier is not None:
         stage.barrier.wait()
     return asyncio.run(attempt())
-
-
-# --- notices --------------------------------------------------------------------------------------------------
 
 
 def deliver_notice(stage: zygote.Stage) -> bool:

@@ -23,9 +23,6 @@ HOWS = {"full": "StoreFull", "torn": "StoreFull", "unsynced": "StoreError", "quo
 Errors = list[str | None]
 
 
-# --- tasks of children -----------------------------------------------------------------------------------------
-
-
 def step_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
     """One step while writes fail from a given one on; then, with room again, the same step once more."""
     shim, c = faulty_disk.Disk(), stage.args["id"]
@@ -56,44 +53,13 @@ def create_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
 
 def close_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
     """The last to close the store moves the log into the database; here it cannot."""
-    shim = faulty_disk.Disk() if "how" in stage.args else None
+    shim = faulty_disk.Disk()
     db = stage.open()
     for number in range(8):
         workers.send(stage, db, "c", f"last {number}", "said just before the end " * 150)
-    if shim is not None:
-        shim.arm(stage.args["at"], stage.args["how"])
-    else:
-        _fill(stage.args["ballast"])
+    shim.arm(stage.args["at"], stage.args["how"])
     _closed(db)
-    return {"error": None, "touches": shim.count if shim else 0}
-
-
-def open_without_room(stage: zygote.Stage) -> dict[str, Any]:
-    """A store that is there, opened to say something where nothing can be written any more; then with room."""
-    shim = faulty_disk.Disk() if "at" in stage.args else None
-    if shim is not None:
-        shim.arm(stage.args["at"], stage.args["how"])
-    else:
-        _fill(stage.args["ballast"])
-    error = _failure(lambda: _opened_and_said(stage))
-    folder = os.path.dirname(stage.path)
-    beside = [name for name in os.listdir(folder) if name.startswith(".holdfast-")]
-    _make_room(stage, 0, shim)
-    with stage.open() as db:
-        workers.send(stage, db, "c", "later", "there is room again")
-    return {"error": error, "beside": beside}
-
-
-def _fill(ballast: str) -> None:
-    """Write a file until there is no room."""
-    with open(ballast, "wb", buffering=0) as file, contextlib.suppress(OSError):
-        while file.write(b"x" * 512):
-            pass
-
-
-def _opened_and_said(stage: zygote.Stage) -> None:
-    with stage.open() as db:
-        _say(db, 1)
+    return {"error": None, "touches": shim.count}
 
 
 def append_until_full(stage: zygote.Stage) -> dict[str, Any]:
@@ -149,9 +115,6 @@ def _failure(call: Callable[[], Any]) -> str | None:
     except errors.StoreError as error:
         return type(error).__name__
     return None
-
-
-# --- in the test -----------------------------------------------------------------------------------------------
 
 
 def sweep(attempt: Callable[[int], dict[str, Any]], every: int = 1) -> Errors:

@@ -1,9 +1,4 @@
-"""Stores damaged in every way a disk, a copy or a tool can damage a file, and the checks of reading and salvage.
-
-A reader of a damaged store gets messages as they were written, or a typed error, or fsck names the damage. A salvage
-brings over only what was written, and lists the rest. After a single flipped bit the same holds for everything the
-promises are about: context, summaries, hides, lineage and routes. Times and labels have no digest and are left out.
-"""
+"""Stores damaged in every way a disk, a copy or a tool can damage a file, and the checks of reading and salvage."""
 
 from __future__ import annotations
 
@@ -111,9 +106,6 @@ class Bench:
         return self.examine(ONE_BIT, flip_bits(self.main, [bit]), self.log)
 
 
-# --- damage --------------------------------------------------------------------------------------------------
-
-
 def flip_bits(data: bytes, bits: list[int]) -> bytes:
     wrong = bytearray(data)
     for bit in bits:
@@ -163,21 +155,19 @@ def damage(chance: random.Random, main: bytes, log: bytes) -> tuple[str, bytes, 
     return kind, *kinds[kind]
 
 
-def run_trials(bench: Bench, seed: object, count: int) -> list[str]:
-    """The problems found in so many damaged stores, with the trial to repeat."""
+def run_trials(bench: Bench, chance: random.Random, count: int) -> list[str]:
+    """The problems found in so many damaged stores, with the seed of each."""
+    seeds = [chance.getrandbits(32) for _ in range(count)]
     return [
-        f"seed {seed}, trial {number}: {problem}"
-        for number in range(count)
-        for problem in bench.examine(*damage(random.Random(f"{seed} {number}"), bench.main, bench.log))
+        f"seed {seed}: {problem}"
+        for seed in seeds
+        for problem in bench.examine(*damage(random.Random(seed), bench.main, bench.log))
     ]
 
 
 def run_flips(bench: Bench, chance: random.Random, count: int) -> list[str]:
     bits = [chance.randrange(len(bench.main) * 8) for _ in range(count)]
     return [f"bit {bit}: {problem}" for bit in bits for problem in bench.flip(bit)]
-
-
-# --- checks, in a child ----------------------------------------------------------------------------------------
 
 
 def examine(stage: zygote.Stage) -> list[str]:

@@ -1,8 +1,4 @@
-"""States that the database itself must refuse, as data for both dialects.
-
-They are statements against the store that `furnish` makes. `VISIBLE` states can be found afterwards by fsck;
-`INVISIBLE` ones can only be refused while they are written, such as a counter that goes back.
-"""
+"""States that the database itself must refuse, as data for both dialects."""
 
 from __future__ import annotations
 

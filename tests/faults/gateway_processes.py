@@ -1,9 +1,4 @@
-"""Whole gateways as processes that are killed or stopped, and the chats they must leave behind.
-
-Model and platform are fakes; the store, the router, the turns and the sender are real. Every update is delivered
-again, under its key, until it is acknowledged, and then once more. In the end each has one outcome, is one message in
-the log, in order, with one answer, which went to its own chat and was never sent again once it was marked.
-"""
+"""Whole gateways as processes that are killed or stopped, and the chats they must leave behind."""
 
 from __future__ import annotations
 
@@ -149,9 +144,6 @@ async def _bring(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Upda
         stage.tell(each.key)
 
 
-# --- in the test -----------------------------------------------------------------------------------------------
-
-
 class Story:
     """Chats in one store, told by one process after another."""
 
@@ -248,9 +240,6 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
     assert second.state == "exited", second
     story.deaths += first.state == "killed"
     return first.state == "killed"
-
-
-# --- what must be found after them -----------------------------------------------------------------------------
 
 
 def still_open(db: SessionDB) -> list[str]:

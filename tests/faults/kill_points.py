@@ -1,8 +1,4 @@
-"""Kills processes at every point of a step and checks the states they leave.
-
-The points of a step, and the state other processes see at each of them, are found by running it once. A kill at a
-point must leave exactly that state, whether or not another process had the store open.
-"""
+"""Kills processes at every point of a step and checks the states they leave."""
 
 from __future__ import annotations
 
@@ -240,9 +236,6 @@ def _next_message(db: SessionDB, c: str) -> list[checker.Record]:
     except errors.ConversationDeleted:
         return []
     return [checker.Sent("after", c, f"{c}:next", "next", receipt)]
-
-
-# --- kills inside of a commit, before a write to the disk ------------------------------------------------------
 
 
 def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str) -> int:

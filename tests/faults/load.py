@@ -134,9 +134,6 @@ def _opened(stage: zygote.Stage) -> SessionDB:
             continue
 
 
-# --- killed at any time ---------------------------------------------------------------------------------------
-
-
 def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
     """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
     with SessionDB(target) as db:

@@ -1,8 +1,4 @@
-"""Backup, restore, prune, deletion, scrub, import, export and salvage as acts in which processes are killed.
-
-Each begins from a furnished folder, of which there are as many as there are seeds. The next process must find the
-old or the new contents, each part wholly, accept the next message, and complete the act when asked again.
-"""
+"""Backup, restore, prune, deletion, scrub, import, export and salvage as acts in which processes are killed."""
 
 from __future__ import annotations
 
@@ -24,34 +20,17 @@ from holdfast import errors
 from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import maintenance
-from tests.faults import mutations, zygote
+from tests.faults import forbidden_states, mutations, zygote
 from tests.support import faulty_disk
 
 NOW = 2_000_000_000.0
 MARKER = "a text that must go"
 # A copy of these small stores takes many steps, as that of a large one does.
 PAGES = 9
-INCOMING = ("talk", "twig", "alone")
+INCOMING = ("a", "b", "a-b", "e", "u", "m")
 
 
 Parts = dict[str, Any]
-
-
-def fill_incoming(db: SessionDB) -> None:
-    """Two conversations with every row that an import writes, and a branch between them."""
-    db.create_session("talk", source="fault", title="Title")
-    for number in range(1, 7):
-        db.append_message("talk", role="user", content=f"message {number}", uid=f"talk:{number}")
-    db.commit_compaction(db.acquire_lease("talk", "compact", "me"), summary="four", cut_seq=4, child_id="talk-1")
-    db.undo_compaction("talk")
-    db.hide("talk", 5, 6)
-    db.show("talk")
-    db.bind_route("chat", "talk", version=0)
-    db.branch("talk", 3, branch_id="twig")
-    db.append_message("twig", role="user", content="mine", uid="twig:1")
-    db.end_conversation("twig", "done")
-    db.create_session("alone", source="fault")
-    db.append_message("alone", role="user", content="other", uid="alone:1")
 
 
 def furnish(db: SessionDB, folder: Path, seed: int) -> None:
@@ -110,9 +89,9 @@ def furnished(stage: zygote.Stage) -> None:
     """A task: a folder whose last user closed the store, or died and left its log behind."""
     folder = Path(stage.path)
     with SessionDB(":memory:", clock=lambda: NOW) as other:
-        fill_incoming(other)
+        forbidden_states.furnish(other)
         blob = other.blobs.put(b"picture from elsewhere")
-        other.append_message("alone", role="user", content=[{"type": "image", "blob": blob.digest}], uid="alone:blob")
+        other.append_message("e", role="user", content=[{"type": "image", "blob": blob.digest}], uid="e:blob")
         other.admin.export_to(folder / "incoming.jsonl")
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
         furnish(db, folder, stage.args["seed"])
@@ -192,9 +171,6 @@ def copy(stage: zygote.Stage) -> str:
     """A task: copy everything of one store into another; the digest."""
     with SessionDB(stage.args["source"]) as source, SessionDB(stage.args["target"]) as target:
         return source.admin.copy_to(target.admin).digest
-
-
-# --- what is there -------------------------------------------------------------------------------------------
 
 
 # Lines that tell counters or digests of them; a text inside of a line has its quotes escaped.
@@ -306,9 +282,6 @@ class Template:
     def fresh(self) -> Path:
         self._count += 1
         return self._content.lay_out(self._home / f"{self.seed}.{self._count}")
-
-
-# --- kills -------------------------------------------------------------------------------------------------------
 
 
 class Course(NamedTuple):

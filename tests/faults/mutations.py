@@ -1,7 +1,4 @@
-"""Broken versions of the store, each by one small change, and the means to put one in place.
-
-A text that is no longer in the source is an error: the protocol has changed, and the mutation has to follow.
-"""
+"""Broken versions of the store, each by one small change, and the means to put one in place."""
 
 from __future__ import annotations
 import __future__

@@ -137,8 +137,6 @@ def _table(sql: str, gone: list[str]) -> str:
     return "\n".join([first, ",\n".join(kept), last])
 
 
-# --- a version to come ---------------------------------------------------------------------------------
-
 NEXT = SchemaPlan(
     format=2,
     revision=10,

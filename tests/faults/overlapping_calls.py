@@ -1,8 +1,4 @@
-"""Pairs of calls that overlap on a PostgreSQL server, compared with the same calls one after the other.
-
-The first call is held before it commits; the second comes from another client and waits for its locks, or overtakes
-it. The answers and the state must be those of one of the two serial orders.
-"""
+"""Pairs of calls that overlap on a PostgreSQL server, compared with the same calls one after the other."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The plug pulled at any moment: what a disk may then hold, computed from what was written to it.
-
-A child writes down every write, truncation, deletion and sync of its life, and every acknowledgement
-between them. A disk keeps what was synced. Of what was not, it may keep all, nothing, or any part, down to
-single sectors. From the notes every such disk can be made, and a store opened on it.
-"""
+"""The plug pulled at any moment: what a disk may then hold, computed from what was written to it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Races of many processes: all start every round from a barrier, and exactly one of them wins.
-
-A race is a function that every process runs in each round, and a check of the results of all of them.
-"""
+"""Races of many processes: all start every round from a barrier, and exactly one of them wins."""
 
 from __future__ import annotations
 
@@ -69,9 +66,6 @@ def _check_one(db: SessionDB, number: int, results: Results) -> None:
     assert sorted(results) == [False] * (len(results) - 1) + [True]
 
 
-# --- compactions ---------------------------------------------------------------------------------------
-
-
 def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """Half of them compact, half of them write, to the session they last heard of."""
     name = f"{number}.{stage.index}"
@@ -121,9 +115,6 @@ def _check_one_done(refusal: str) -> Callable[[SessionDB, int, Results], None]:
         assert sorted(results) == [refusal] * (len(results) - 1) + ["done"]
 
     return check
-
-
-# --- lineage -------------------------------------------------------------------------------------------
 
 
 def _end_and_continue(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
@@ -218,22 +209,6 @@ def _check_deleted(db: SessionDB, number: int, results: Results) -> None:
     assert (db.get_session(f"c{number}-b") is None) == is_deleted
 
 
-# --- names, versions and records -------------------------------------------------------------------------
-
-
-def _set_title(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    mine = f"c{number}-{stage.index}"
-    db.create_session(mine, source="race")
-    stage.barrier.wait()
-    return _refused(lambda: db.set_session_title(mine, f"title {number}"), errors.TitleTaken)
-
-
-def _check_title(db: SessionDB, number: int, results: Results) -> None:
-    holder = db.resolve(f"title {number}").conversation_id
-    assert results.count(f"title {number}") == 1
-    assert results.count(["TitleTaken", holder]) == len(results) - 1
-
-
 def _bind_route(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     mine = f"c{number}-{stage.index}"
     db.create_session(mine, source="race")
@@ -266,30 +241,6 @@ def _check_process(db: SessionDB, number: int, results: Results) -> None:
     assert codes == [results.index(True)]
 
 
-def _settle_entry(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    """The same entry comes in by all of them, and all of them settle it."""
-    inbound = db.mail.add_inbox_entry("c", f"k{number}", "came in")
-    stage.barrier.wait()
-    return [inbound.id, db.mail.settle_inbox_entry(inbound.id, f"settled by {stage.index}", 1)]
-
-
-def _check_entry(db: SessionDB, number: int, results: Results) -> None:
-    assert len({id_ for id_, _ in results}) == 1
-    (winner,) = [index for index, (_, first) in enumerate(results) if first]
-    assert db.mail.add_inbox_entry("c", f"k{number}", "came in").outcome == f"settled by {winner}"
-
-
-def _remember(stage: zygote.Stage, db: SessionDB, number: int) -> list[int]:
-    """All of them remember and allow the same."""
-    memory = db.memory.add("o", f"fact {number}", source="c")
-    return [memory.id, db.permissions.grant("o", f"rule {number}", session_id="c", by="me").id]
-
-
-def _check_memory(db: SessionDB, number: int, results: Results) -> None:
-    assert all(result == results[0] for result in results)
-    assert [each.text for each in db.memory.all("o")].count(f"fact {number}") == 1
-
-
 RACES = {
     "compact and append": Race(_compact_and_append, _check_compactions),
     "compact with lease": Race(_compact_with_lease, _check_one_done("Busy")),
@@ -300,10 +251,7 @@ RACES = {
     "begin conversation": Race(_begin_conversation, _check_begun),
     "send same uid": Race(_send_same, _check_same),
     "delete and branch": Race(_delete_and_branch, _check_deleted),
-    "set title": Race(_set_title, _check_title),
     "bind route": Race(_bind_route, _check_winner),
     "spend budget": Race(_spend, _check_one),
     "end process": Race(_end_process, _check_process),
-    "settle entry": Race(_settle_entry, _check_entry),
-    "remember": Race(_remember, _check_memory),
 }

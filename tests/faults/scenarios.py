@@ -67,9 +67,6 @@ def _verify_sent(db: SessionDB, receipts: Sequence[types.Receipt]) -> list[str]:
     return checker.verify(db, [checker.Sent("client", "c", each.uid, each.uid, each) for each in receipts])
 
 
-# --- PostgreSQL ----------------------------------------------------------------------------------------------
-
-
 def overlap(target: str, functions: Sequence[Function]) -> list[str]:
     """Pairs of calls that overlap, on a server with changed functions."""
     with overlapping_calls.open_overlap(target) as overlap:

@@ -87,9 +87,6 @@ async def test_conversation_goes_on_compacted_after_a_restart(place: Path) -> No
             assert len(await db.sessions("talk")) == 2
 
 
-# --- a process killed in its summary ---------------------------------------------------------------------------
-
-
 def test_pause_grows_in_all_processes_with_every_kill_in_a_summary(zygote: zygotes.Zygote, place: Path) -> None:
     path, args, how = place / "store.db", {"calls": str(place / "calls")}, {"clock": str(place / "clock")}
     clock = zygotes.Clock(how["clock"], 1_000_000.0)

@@ -27,7 +27,7 @@ ROWS = {
 
 @pytest.mark.parametrize("seed", range(2))
 def test_damage_is_never_read_or_salvaged_as_something_else(seed: int, zygote: zygotes.Zygote, place: Path) -> None:
-    assert file_damage.run_trials(file_damage.Bench(place, zygote), seed, 16) == []
+    assert file_damage.run_trials(file_damage.Bench(place, zygote), random.Random(seed), 16) == []
 
 
 def test_flipped_bit_is_noticed(zygote: zygotes.Zygote, place: Path) -> None:

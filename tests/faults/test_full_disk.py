@@ -40,7 +40,11 @@ def test_checkpoint_on_a_full_disk_loses_nothing(how: str, zygote: zygotes.Zygot
     def attempt(at: int) -> dict[str, Any]:
         path = begin(place / f"{at}.db")
         outcome = zygote.run(disk_faults.close_on_full_disk, path, {"at": at, "how": how})
-        check_closed(outcome, path)
+        assert (outcome.error, outcome.value["error"]) == (None, None), outcome
+        with SessionDB(path) as db:
+            assert len(db.transcript("c")) == 4 + 8
+            assert checker.verify(db, outcome.history) == []
+            assert db.append_message("c", role="user", content="next").seq == 13
         kill_points.remove(path)
         return dict(outcome.value)
 
@@ -51,17 +55,6 @@ def begin(path: Path) -> Path:
     with SessionDB(path) as db:
         steps.say(db, "c")
     return path
-
-
-def check_closed(outcome: zygotes.Outcome, path: Path) -> None:
-    assert (outcome.error, outcome.value["error"]) == (None, None), outcome
-    with SessionDB(path) as db:
-        assert len(db.transcript("c")) == 4 + 8
-        assert checker.verify(db, outcome.history) == []
-        assert db.append_message("c", role="user", content="next").seq == 13
-
-
-# --- a file system that is really full, or has a limit -----------------------------------------------------------
 
 
 @pytest.fixture
@@ -86,27 +79,6 @@ def test_full_file_system_says_so_and_goes_on_with_room(
         args = {"ballast": str(ballast)} if small_disk else {"at": 100 + number, "how": "full"}
         check_held_up(zygote.run(disk_faults.append_until_full, path, args), path, "StoreFull")
         kill_points.remove(path)
-
-
-def test_store_closed_on_a_full_file_system_loses_nothing(
-    small_disk: Path | None, place: Path, zygote: zygotes.Zygote
-) -> None:
-    path, ballast = begin((small_disk or place) / "store.db"), (small_disk or place) / "ballast"
-    args = {"ballast": str(ballast)} if small_disk else {"at": 0, "how": "full"}
-    outcome = zygote.run(disk_faults.close_on_full_disk, path, args)
-    ballast.unlink(missing_ok=True)
-    check_closed(outcome, path)
-
-
-def test_file_system_without_a_single_byte_left_is_reported_as_full(
-    small_disk: Path | None, place: Path, zygote: zygotes.Zygote
-) -> None:
-    path, ballast = begin((small_disk or place) / "store.db"), (small_disk or place) / "ballast"
-    args = {"ballast": str(ballast)} if small_disk else {"at": 0, "how": "quota"}
-    outcome = zygote.run(disk_faults.open_without_room, path, args)
-    assert (outcome.error, outcome.value) == (None, {"error": "StoreFull", "beside": []})
-    with SessionDB(path) as db:
-        assert len(db.transcript("c")) == 4 + 1
 
 
 def test_limit_on_the_size_of_files_is_reported_and_appends_go_on_without_it(

@@ -1,7 +1,4 @@
-"""Gateways killed or stopped anywhere between receipt and delivery: the next one finishes, nothing is lost or twice.
-
-One kill at every step of the gateway and at every point of the store in between, on both databases, in several chats.
-"""
+"""Gateways killed or stopped anywhere between receipt and delivery: the next one finishes, nothing is lost or twice."""
 
 from __future__ import annotations
 
@@ -51,8 +48,6 @@ def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(
     assert died >= {"arrive.arrival_insert", "settle.arrival_settle", "settle.reply_insert"}
     assert died >= {"settle.claim_release_settled", "append.route_insert", "delivered.outgoing_delivered"}
 
-
-# --- two gateways ----------------------------------------------------------------------------------------------
 
 TRIES = 3
 NOW = 1_790_000_000.0
@@ -120,8 +115,6 @@ def holds_locks(target: str, clock: zygotes.Clock) -> bool:
             return True
     return False
 
-
-# --- conversations that were compacted --------------------------------------------------------------------------
 
 CHAT = "ann0"
 ROUTE = gateway_processes.route_of(CHAT)

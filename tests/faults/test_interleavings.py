@@ -1,8 +1,4 @@
-"""Every interleaving of compactors, an appender and whoever comes between, at the boundaries of the lock.
-
-All of them are played, none is sampled; `make chaos` plays those of larger casts. The model says which commit must
-be refused and how; messages appended between snapshot and commit are in the context afterwards, in order.
-"""
+"""Every interleaving of compactors, an appender and whoever comes between, at the boundaries of the lock."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A process killed at any point of any write leaves the state before it or the state after it.
-
-Twenty kills at every named point of appends, leases, compactions and ends, one at those of the other steps; `make
-chaos` kills more often. A point that several steps pass is killed at twenty times in the first of them.
-"""
+"""A process killed at any point of any write leaves the state before it or the state after it."""
 
 from __future__ import annotations
 

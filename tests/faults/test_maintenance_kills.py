@@ -1,7 +1,4 @@
-"""A process killed in backup, restore, prune, deletion, scrub, import, salvage or copy leaves the old or the new.
-
-One kill at every named point, and some before writes to the disk; `make chaos` kills more often.
-"""
+"""A process killed in backup, restore, prune, deletion, scrub, import, salvage or copy leaves the old or the new."""
 
 from __future__ import annotations
 

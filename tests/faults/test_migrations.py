@@ -1,8 +1,4 @@
-"""Stores of other versions: older ones are brought up with their data, newer ones refused or left alone.
-
-Twenty kills at every point of migrate, a quarter of them in making a store where both that and bringing up an older
-one pass it; each distinct state that a kill leaves is opened once.
-"""
+"""Stores of other versions: older ones are brought up with their data, newer ones refused or left alone."""
 
 from __future__ import annotations
 
@@ -48,9 +44,6 @@ def test_older_store_is_brought_up_with_all_its_data(name: str, place: Path) -> 
         assert checker.verify(db, history, also=["new-hide", "new-redact", "new-redo", "new-commit"]) == []
     # Once brought up, an open passes by.
     assert _course(path) == []
-
-
-# --- killed on the way ---------------------------------------------------------------------------------
 
 
 def _both_courses(place: Path) -> tuple[list[str], list[str]]:
@@ -136,9 +129,6 @@ def _is_of_next_version(path: Path) -> None:
     connection.close()
 
 
-# --- newer ones ----------------------------------------------------------------------------------------
-
-
 def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
     path = place / "store.db"
     with SessionDB(path) as db:
@@ -214,9 +204,6 @@ def test_database_of_another_program_is_not_touched(place: Path) -> None:
     with pytest.raises(errors.StoreUnusable):
         SessionDB(path)
     assert path.read_bytes() == before
-
-
-# --- all at once ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("is_older", [False, True], ids=["new", "older"])

@@ -110,9 +110,6 @@ def test_compaction_with_a_generated_child_id_is_committed_once(fate: str, store
     assert [each.session_id for each in stores.db.compactions("c")] == [made.id]
 
 
-# --- a network that holds everything back ---------------------------------------------------------------------
-
-
 def test_holder_cut_off_past_its_expiry_cannot_commit(stores: Stores) -> None:
     expired = stores.far.acquire_lease("c", "compact", "far", 30)
     stores.network.hold()
@@ -253,9 +250,6 @@ async def test_silent_server_is_not_tried_once_for_each_waiting_call(network: po
     assert {type(each) for each in outcomes} == {errors.StoreUnreachable}
 
 
-# --- limits of the server -------------------------------------------------------------------------------------
-
-
 def test_statement_that_takes_too_long_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     address = postgres.fresh()
     monkeypatch.setattr(connection, "STATEMENT_TIMEOUT", 0.1)
@@ -283,15 +277,15 @@ def test_full_server_says_so_and_takes_the_message_when_there_is_room() -> None:
     with SessionDB(address) as db, postgres.psycopg.connect(address, autocommit=True) as server:
         steps.say(db, "c")
         server.execute(FULL)
-        for call in (lambda: steps._append(db, {"id": "c"}), lambda: steps._batch(db, {"id": "c"})):
+        for call in (
+            lambda: steps.STEPS["append"].run(db, {"id": "c"}),
+            lambda: steps.STEPS["append_batch"].run(db, {"id": "c"}),
+        ):
             with pytest.raises(errors.StoreFull, match="Free some space"):
                 call()
         server.execute("DROP TRIGGER full_disk ON messages; DROP FUNCTION full_disk")
         assert db.append_message("c", role="user", content="x").seq == 5
         assert db.admin.fsck().ok
-
-
-# --- under load -----------------------------------------------------------------------------------------------
 
 
 def harm_of(network: postgres_proxy.Proxy, kind: str, chance: random.Random) -> Callable[[], None]:

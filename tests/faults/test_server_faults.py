@@ -158,9 +158,6 @@ def test_client_stopped_in_a_write_blocks_others_only_for_a_while(
         assert db.admin.fsck().ok
 
 
-# --- a frozen primary and a promoted standby ------------------------------------------------------------------
-
-
 @pytest.fixture
 def primary() -> Iterator[postgres.Server]:
     with postgres.Server(settings=postgres.REPLICATES) as made:

@@ -72,9 +72,6 @@ def test_listed_points_are_complete(place: Path) -> None:
     assert kill_points.course_of("append", place / "a.db").names == [f"append.{stage}" for stage in IN_APPEND]
 
 
-# --- holders -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("point", BETWEEN_CALLS)
 def test_holder_stopped_past_its_expiry_cannot_commit(point: str, overtaken: bool, scene: Scene) -> None:
@@ -159,9 +156,6 @@ def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
 
 def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] == "Z"
-
-
-# --- writers -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", ["SIGCONT", "SIGKILL"])

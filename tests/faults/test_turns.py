@@ -129,9 +129,6 @@ def holds_the_queue(path: Path, clock: zygotes.Clock) -> bool:
     return False
 
 
-# --- the end of a background process and its notice ------------------------------------------------------------
-
-
 def begin_process(path: Path, conversation: str, name: str) -> dict[str, str]:
     with SessionDB(path) as db:
         agents.begin(db, conversation)

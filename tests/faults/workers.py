@@ -58,9 +58,6 @@ def commit(
     return "done"
 
 
-# --- tasks ---------------------------------------------------------------------------------------------
-
-
 def compact(stage: zygote.Stage) -> str:
     """One compaction from the lease to the commit; `compact.*` are the places between its calls."""
     c, name = stage.args["id"], stage.args["name"]

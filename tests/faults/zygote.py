@@ -1,13 +1,4 @@
-"""A process that imports everything once and then forks a child for every fault.
-
-A fresh interpreter for each of thousands of kills would take most of an hour; a fork takes a millisecond.
-The zygote itself never opens a store, so a child begins as clean as a new process. A child runs a task
-(`module:function`), may be killed or stopped at a named point or at a write to disk, and tells what it did as it
-does it: lines it told survive it, as an acknowledgement does.
-
-A fork costs by what the zygote has loaded, and what PostgreSQL needs is a third of it: children that open stores in
-files come from a zygote without.
-"""
+"""A process that imports everything once and then forks a child for every fault."""
 
 from __future__ import annotations
 
@@ -126,9 +117,6 @@ class Clock:
         os.close(self._fd)
 
 
-# --- in the zygote -------------------------------------------------------------------------------------
-
-
 class _Nursery:
     """The children that were begun and what they wrote."""
 
@@ -234,9 +222,6 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
         return [Outcome(nursery.begin(msgspec.convert(body, Order)), "begun")]
     os.kill(body["pid"], getattr(signal, body["signal"])) if body["signal"] else None
     return [nursery.wait(body["pid"])] if body["wait"] else []
-
-
-# --- in the test ---------------------------------------------------------------------------------------
 
 
 class Zygote:
