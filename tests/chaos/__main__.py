@@ -25,7 +25,6 @@ from tests.faults import (
     file_damage,
     interleavings,
     kill_points,
-    load,
     maintenance_kills,
     power,
     races,
@@ -173,7 +172,7 @@ def kill_at_any_time(run: Run, dialect: str) -> Iterator[str]:
     killed = 0
     while killed < run.rounds and run.goes_on():
         with run.new_store(dialect) as store:
-            yield from map(Wrong, load.kill_at_any_time(run.zygote, store, BATCH, run.chance))
+            yield from map(Wrong, mixed.kill_at_any_time(run.zygote, store, BATCH, run.chance))
         killed += 3 * BATCH
         yield f"{killed:,} processes killed at any time"
 
@@ -214,22 +213,6 @@ def pull_the_plug(run: Run) -> Iterator[str]:
         lives += 1
 
 
-def soak(run: Run) -> Iterator[str]:
-    """Processes doing anything to the same store for as long as there is time, undisturbed."""
-    path, done = run.folder / "soak.db", 0
-    with SessionDB(path) as db:
-        history = mixed.furnish(db)
-    while done < run.rounds and run.goes_on():
-        args = {"seed": run.chance.random(), "actions": BATCH, "name": f"soak{done}"}
-        outcomes = run.zygote.crowd(mixed.work, path, args, run.processes // 2)
-        yield from (Wrong(outcome.error) for outcome in outcomes if outcome.error)
-        history += zygote.records(outcomes)
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, history))
-        done += BATCH
-        yield f"{run.processes // 2} processes x {done:,} actions on one store"
-
-
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "agents": agents,
     "races": partial(race, dialect="sqlite"),
@@ -242,7 +225,6 @@ PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "flips": flip,
     "wreckage": wreck,
     "power": pull_the_plug,
-    "soak": soak,
     "postgres-races": partial(race, dialect="postgres"),
     "postgres-kills": partial(kill, dialect="postgres"),
     "postgres-random": partial(kill_at_any_time, dialect="postgres"),

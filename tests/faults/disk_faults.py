@@ -14,7 +14,7 @@ import apsw
 
 from holdfast import errors
 from holdfast.store.db import SessionDB
-from tests.faults import checker, kill_points, steps, workers, zygote
+from tests.faults import checker, kill_points, load, steps, zygote
 from tests.support import faulty_disk
 
 LONG = "x" * 3000
@@ -35,7 +35,7 @@ def step_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
         if step.again or while_full != stage.args["done"]:
             step.run(db, stage.args)
         after = steps.observe(db, c)
-        workers.send(stage, db, c, f"{c}:next", "there is room again")
+        load.send(stage, db, c, f"{c}:next", "there is room again")
     return {"error": error, "touches": touches, "while_full": while_full, "after": after}
 
 
@@ -56,7 +56,7 @@ def close_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
     shim = faulty_disk.Disk()
     db = stage.open()
     for number in range(8):
-        workers.send(stage, db, "c", f"last {number}", "said just before the end " * 150)
+        load.send(stage, db, "c", f"last {number}", "said just before the end " * 150)
     shim.arm(stage.args["at"], stage.args["how"])
     _closed(db)
     return {"error": None, "touches": shim.count}
@@ -79,7 +79,7 @@ def append_until_full(stage: zygote.Stage) -> dict[str, Any]:
         readable = len(db.transcript("c"))
         _make_room(stage, hard, shim)
         for later in range(3):
-            workers.send(stage, db, "c", f"later {later}", "there is room again")
+            load.send(stage, db, "c", f"later {later}", "there is room again")
     return {"error": error, "readable": readable}
 
 
@@ -92,7 +92,7 @@ def _closed(db: SessionDB) -> None:
 def _said(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
     # The bulk is beside the content, which is recorded in a file the limit holds for as well.
     bulk = [{"id": "bulk", "name": "none", "arguments": LONG * stage.args.get("times", 1)}]
-    return workers.send(stage, db, "c", f"long {number}", "long", tool_calls=bulk) is not None
+    return load.send(stage, db, "c", f"long {number}", "long", tool_calls=bulk) is not None
 
 
 def _say(db: SessionDB, times: int) -> None:

@@ -4,23 +4,125 @@ from __future__ import annotations
 
 import os
 import queue
-import random
+import signal
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast import errors
+from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.chaos import mixed
-from tests.faults import checker, steps, workers, zygote
+from tests.faults import checker, steps, zygote
 from tests.support import polling
 
 HANGS = 60.0  # seconds; the limits under test are much shorter
 HASTY, PATIENT = 0.3, 60.0  # write_timeout
 WRITERS, COMPACTORS = 4, 2
+
+
+def send(stage: zygote.Stage, db: SessionDB, asked: str, uid: str, content: str, **how: Any) -> types.Receipt | None:
+    """Append, having said so before, and say what came of it."""
+    client = f"client {os.getpid()}"
+    stage.tell(checker.Sent(client, asked, uid, content))
+    try:
+        receipt = db.append_message(asked, role="user", content=content, uid=uid, **how)
+    except errors.HoldfastError as error:
+        stage.tell(checker.Sent(client, asked, uid, content, refused=type(error).__name__))
+        return None
+    stage.tell(checker.Sent(client, asked, uid, content, receipt))
+    return receipt
+
+
+def grant(stage: zygote.Stage, db: SessionDB, c: str, name: str, ttl: float = 30.0) -> types.Lease | None:
+    """The lease to compact, or None when another has it."""
+    try:
+        lease = db.acquire_lease(c, "compact", name, ttl)
+    except errors.Busy:
+        return None
+    stage.tell(checker.Granted(name, lease))
+    return lease
+
+
+def commit(
+    stage: zygote.Stage,
+    db: SessionDB,
+    name: str,
+    work: types.Lease | types.Snapshot,
+    child: str,
+    cut: int,
+    summary: str,
+) -> str:
+    """`done`, or the name of the refusal."""
+    seen = work.snapshot if isinstance(work, types.Lease) else work
+    token = work.token if isinstance(work, types.Lease) else None
+    record = checker.Committed(name, seen, child, cut, token)
+    stage.tell(record)
+    try:
+        db.commit_compaction(work, summary=summary, cut_seq=cut, child_id=child)
+    except (errors.LeaseLost, errors.Superseded, errors.StoreBusy) as error:
+        refusal = type(error).__name__
+        stage.tell(checker.Committed(name, seen, child, cut, token, refused=refusal))
+        return refusal
+    stage.tell(checker.Committed(name, seen, child, cut, token, done=True))
+    return "done"
+
+
+def compact(stage: zygote.Stage) -> str:
+    """One compaction from the lease to the commit; `compact.*` are the places between its calls."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        lease = grant(stage, db, c, name)
+        if lease is None:
+            return "Busy"
+        stage.reach("compact.acquired")
+        context = db.context(c, upto=lease.snapshot.last_seq)
+        stage.tell(checker.Summarized(name, c, lease.token))
+        stage.reach("compact.read")
+        cut = lease.snapshot.last_seq - 1
+        summary = checker.summarize(context, cut)
+        stage.reach("compact.summarized")
+        return commit(stage, db, name, lease, f"{c}-{name}", cut, summary)
+
+
+def turn(stage: zygote.Stage) -> int | None:
+    """A turn: its lease, and one message fenced by it."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        lease = db.acquire_lease(c, "turn", name, 30.0)
+        stage.tell(checker.Granted(name, lease))
+        stage.reach("turn.began")
+        receipt = send(stage, db, c, f"{c}:{name}", "said in a turn", lease=lease)
+        return receipt.seq if receipt else None
+
+
+def write(stage: zygote.Stage) -> int | None:
+    """One message."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        receipt = send(stage, db, c, f"{c}:{name}", "said")
+        return receipt.seq if receipt else None
+
+
+def hold(stage: zygote.Stage) -> int:
+    """Takes the lease and ends, or is stopped or killed, without letting go of it."""
+    with stage.open() as db:
+        token = db.acquire_lease(stage.args["id"], stage.args["purpose"], stage.args["name"], 300.0).token
+        stage.reach("hold.held")
+        return token
+
+
+def write_after_fork(stage: zygote.Stage) -> int | None:
+    """One message, by a process that has a child which outlives it and never asked for the store."""
+    with stage.open() as db:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            signal.pause()
+            os._exit(0)
+        stage.tell({"child": child})
+        receipt = send(stage, db, stage.args["id"], "from the parent", "said")
+        return receipt.seq if receipt else None
 
 
 class Call:
@@ -102,7 +204,7 @@ def write_on(stage: zygote.Stage) -> int:
         while not os.path.exists(stage.args["stop"]):
             for c in ("c", stage.args["own"]):
                 uid = f"{stage.args['name']}.{number}.{c}"
-                while workers.send(stage, db, c, uid, f"said {uid}") is None:
+                while send(stage, db, c, uid, f"said {uid}") is None:
                     pass
             number += 1
     return number
@@ -115,12 +217,12 @@ def compact_on(stage: zygote.Stage) -> int:
         while not os.path.exists(stage.args["stop"]):
             number += 1
             try:
-                lease = workers.grant(stage, db, "c", name)
+                lease = grant(stage, db, "c", name)
                 if lease is not None:
                     context = db.context("c", upto=lease.snapshot.last_seq)
                     cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
                     summary = checker.summarize(context, cut)
-                    workers.commit(stage, db, name, lease, f"c-{name}-{number}", cut, summary)
+                    commit(stage, db, name, lease, f"c-{name}-{number}", cut, summary)
             except (errors.StoreUnreachable, errors.StoreBusy):
                 continue
     return number
@@ -132,29 +234,3 @@ def _opened(stage: zygote.Stage) -> SessionDB:
             return stage.open()
         except errors.StoreUnreachable:
             continue
-
-
-def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
-    """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
-    with SessionDB(target) as db:
-        history = mixed.furnish(db)
-    for number in range(rounds):
-        history += three_killed(running, target, number, chance)
-    with SessionDB(target) as db:
-        for c in mixed.CONVERSATIONS:
-            uid = f"after {c}"
-            receipt = db.append_message(c, role="user", content=uid, uid=uid)
-            history.append(checker.Sent("after", c, uid, uid, receipt))
-        return checker.verify(db, history)
-
-
-def three_killed(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
-    """Three work, one of them is stopped and goes on, and all of them are killed."""
-    args = {"seed": chance.random(), "actions": 10_000}
-    pids = [running.begin(mixed.work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
-    time.sleep(chance.uniform(0.005, 0.05))
-    running.signal(pids[0], "SIGSTOP")
-    time.sleep(chance.uniform(0.0, 0.02))
-    running.signal(pids[0], "SIGCONT")
-    time.sleep(chance.uniform(0.0, 0.02))
-    return zygote.records([running.end(pid) for pid in chance.sample(pids, 3)])

@@ -126,8 +126,6 @@ POSTGRES = {
             Function(LOCK, "= place.conversation;\nEND", "= place.conversation FOR UPDATE OF c;\nEND"),
         ],
     ),
-    "no comparison of the epoch after a wait": _edit("waiting commit", compactions, "commit", CAS, "if False:"),
-    "no look at the lease after a wait": _edit("waiting commit", compactions, "commit", CHECK, "pass"),
     "rotation in two transactions": _edit("watching", compactions, "commit", ROTATE, END_FIRST + ROTATE, CURRENT),
     "acknowledged before the commit": _edit(
         "acknowledging",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, steps, workers, zygote
+from tests.faults import checker, load, steps, zygote
 
 Results = Sequence[Any]
 
@@ -71,10 +71,10 @@ def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     name = f"{number}.{stage.index}"
     if stage.index % 2:
         asked = stage.args.setdefault("asked", "c")
-        sent = [workers.send(stage, db, asked, f"{name}.{n}", f"message {name}.{n}") for n in range(2)]
+        sent = [load.send(stage, db, asked, f"{name}.{n}", f"message {name}.{n}") for n in range(2)]
         stage.args["asked"] = sent[-1].session_id if sent[-1] and number % 3 else "c"
         return "sent" if all(sent) else "lost"
-    lease = workers.grant(stage, db, "c", name)
+    lease = load.grant(stage, db, "c", name)
     return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
 
 
@@ -87,27 +87,27 @@ def _summarize_and_commit(stage: zygote.Stage, db: SessionDB, name: str, lease: 
     stage.tell(checker.Summarized(name, "c", lease.token))
     context = db.context("c", upto=lease.snapshot.last_seq)
     cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
-    return workers.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
+    return load.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
 
 
 def _compact_with_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """The winner's summarizer takes longer than all others need to find the lease taken."""
     name = f"{number}.{stage.index}"
-    workers.send(stage, db, "c", name, "said")
+    load.send(stage, db, "c", name, "said")
     stage.barrier.wait()
-    lease = workers.grant(stage, db, "c", name)
+    lease = load.grant(stage, db, "c", name)
     stage.barrier.wait()
     return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
 
 
 def _compact_without_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     name = f"{number}.{stage.index}"
-    workers.send(stage, db, "c", name, "said")
+    load.send(stage, db, "c", name, "said")
     stage.barrier.wait()
     work = db.snapshot("c")
     summary = checker.summarize(db.context("c", upto=work.last_seq), work.last_seq)
     stage.barrier.wait()
-    return workers.commit(stage, db, name, work, f"c-{name}", work.last_seq, summary)
+    return load.commit(stage, db, name, work, f"c-{name}", work.last_seq, summary)
 
 
 def _check_one_done(refusal: str) -> Callable[[SessionDB, int, Results], None]:
@@ -122,7 +122,7 @@ def _end_and_continue(stage: zygote.Stage, db: SessionDB, number: int) -> list[A
     _first(stage, lambda: steps.say(db, c, 2))
     ended, mine = db.end_session(c, "compression"), f"{c}-{stage.index}"
     made = _refused(lambda: db.create_session(mine, source="race", parent_session_id=c).id, errors.ForkRefused)
-    workers.send(stage, db, c, f"{c}.{stage.index}", "after it")
+    load.send(stage, db, c, f"{c}.{stage.index}", "after it")
     return [ended, made]
 
 
@@ -139,7 +139,7 @@ def _resume(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     c = f"c{number}"
     _first(stage, lambda: (steps.say(db, c, 2), db.end_conversation(c, "done")))
     if stage.index % 2:
-        receipt = workers.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
+        receipt = load.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
         return receipt.session_id if receipt else ""
     return db.resume(c).id
 
@@ -171,7 +171,7 @@ def _check_chat(db: SessionDB, number: int, results: Results) -> None:
 
 def _begin_conversation(stage: zygote.Stage, db: SessionDB, number: int) -> int:
     c = f"c{number}"
-    receipt = workers.send(stage, db, c, f"{c}.{stage.index}", "hi", create=types.NewConversation(source="race"))
+    receipt = load.send(stage, db, c, f"{c}.{stage.index}", "hi", create=types.NewConversation(source="race"))
     return receipt.seq if receipt else 0
 
 
@@ -180,7 +180,7 @@ def _check_begun(db: SessionDB, number: int, results: Results) -> None:
 
 
 def _send_same(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    receipt = workers.send(stage, db, "c", f"uid {number}", "said once")
+    receipt = load.send(stage, db, "c", f"uid {number}", "said once")
     return [receipt.seq, receipt.duplicate] if receipt else []
 
 

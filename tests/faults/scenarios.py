@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from holdfast import errors, types
-from holdfast.store import leases, log, visibility
+from holdfast.store import leases, log
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from holdfast.store.mail import chat_leases
@@ -102,22 +102,6 @@ def lose_answer(target: str, name: str, fate: str = postgres_proxy.UNHEARD) -> l
         return found + checker.verify(db, also=[] if name.startswith("delete") else ["lost"])
 
 
-def _wait_to_commit(pair: two_hosts.Pair) -> list[str]:
-    """A commit waits while its lease is taken over, and another while the view changes."""
-    steps.say(pair.one, "c")
-    lost, new = pair.other.acquire_lease("c", "compact", "slow", 30), leases.current_holder("other")
-    pair.clock.now += 31
-
-    def commit(work: types.Lease | types.Snapshot, child: str) -> Callable[[], Any]:
-        return lambda: pair.other.commit_compaction(work, summary="", cut_seq=1, child_id=child)
-
-    lapsed = pair.meanwhile(lambda tx: leases.acquire(tx, "c", "compact", new, 30), commit(lost, "c-late"))
-    seen = pair.other.snapshot("c")
-    behind = pair.meanwhile(lambda tx: visibility.hide(tx, "c", 1, 1), commit(seen, "c-behind"))
-    answers = [type(lapsed), type(behind)]
-    return [] if answers == [errors.LeaseLost, errors.Superseded] else [f"the commits answered {answers}"]
-
-
 def _read(pair: two_hosts.Pair) -> list[str]:
     """A reader looks twice, and a compaction and a message come in between."""
     steps.say(pair.one, "c")
@@ -171,7 +155,6 @@ def _with_pair(scenario: Callable[[two_hosts.Pair], list[str]], target: str) -> 
 
 SCENARIOS: dict[str, Callable[[str], list[str]]] = {
     "acknowledging": acknowledge,
-    "waiting commit": partial(_with_pair, _wait_to_commit),
     "reading": partial(_with_pair, _read),
     "overtaken": partial(_with_pair, _overtake_chat),
 }

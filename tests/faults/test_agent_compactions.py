@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast import AsyncSessionDB
 from holdfast.compaction import policy
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes as agents
@@ -71,20 +70,6 @@ def test_next_compaction_goes_on_after_a_kill_at_any_point(zygote: zygotes.Zygot
             assert len(db.sessions("talk")) == len(sessions) + (again.value["outcome"] == "compacted") >= 2, at
             assert db.append_message("talk", role="user", content="next").seq == 61
             assert db.admin.fsck().ok
-
-
-async def test_conversation_goes_on_compacted_after_a_restart(place: Path) -> None:
-    path = place / "store.db"
-    begin_long(path)
-    async with AsyncSessionDB(SessionDB(path)) as db:
-        assert (await agents.compacting_agent(db, "talk").compress_context()).outcome == "compacted"
-    for number in range(2):
-        async with AsyncSessionDB(SessionDB(path)) as db:
-            agent = agents.compacting_agent(db, "talk")
-            result = await agent.run_conversation(f"Go on {number}")
-            await agent.close()
-            assert (result.completed, result.session_id) == (True, (await db.head("talk")).id)
-            assert len(await db.sessions("talk")) == 2
 
 
 def test_pause_grows_in_all_processes_with_every_kill_in_a_summary(zygote: zygotes.Zygote, place: Path) -> None:

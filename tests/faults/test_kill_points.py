@@ -12,7 +12,8 @@ import pytest
 
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import statements
-from tests.faults import checker, kill_points, load, steps, zygote
+from tests.chaos import mixed
+from tests.faults import checker, kill_points, steps, zygote
 from tests.support import postgres
 
 OFTEN = {"append", "acquire", "renew", "commit", "end"}
@@ -123,4 +124,4 @@ def test_kill_between_the_two_calls_leaves_an_ended_conversation_that_accepts(
 
 
 def test_clients_killed_at_any_time_lose_nothing_and_hold_nothing(zygote: zygote.Zygote) -> None:
-    assert load.kill_at_any_time(zygote, postgres.fresh(), 6, random.Random("killed at any time")) == []
+    assert mixed.kill_at_any_time(zygote, postgres.fresh(), 6, random.Random("killed at any time")) == []

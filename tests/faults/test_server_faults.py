@@ -27,9 +27,8 @@ KILLS = 5
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[postgres.Server]:
-    """A server of this module's own, with a disk it waits for and little room."""
-    settings = {"max_connections": "16", "superuser_reserved_connections": "0"}
-    with postgres.Server(fsync=True, settings=settings) as made:
+    """A server of this module's own, with a disk it waits for."""
+    with postgres.Server(fsync=True) as made:
         yield made
 
 
@@ -110,35 +109,6 @@ def test_frozen_server_is_given_up_and_the_unanswered_write_is_stored_once(
         receipt = db.append_message("c", role="user", content="sent", uid="sent")
         assert (receipt.seq, db.conversation("c").last_seq) == (5, 5)
         assert db.admin.fsck().ok
-
-
-def test_write_waits_for_a_free_connection_of_the_server(server: postgres.Server, address: str) -> None:
-    with SessionDB(address) as db:
-        steps.say(db, "c")
-    hasty, patient = (SessionDB(address, write_timeout=seconds) for seconds in (0.1, 60.0))
-    with hasty, patient:
-        for db in (hasty, patient):
-            db.driver._drop_idle()
-        others = list(crowd(server))
-        with pytest.raises(errors.StoreUnreachable, match="too many"):
-            hasty.append_message("c", role="user", content="x", uid="x")
-        with pytest.raises(errors.StoreUnreachable, match="too many"):
-            SessionDB(address, write_timeout=0.1)
-        waiting = Call(lambda: patient.append_message("c", role="user", content="x", uid="x").seq)
-        others.pop().close()
-        assert waiting.outcome() == 5
-        for other in others:
-            other.close()
-        assert hasty.append_message("c", role="user", content="x", uid="x").duplicate
-
-
-def crowd(server: postgres.Server) -> Iterator[postgres.psycopg.Connection[tuple[object, ...]]]:
-    """All the room there is."""
-    while True:
-        try:
-            yield postgres.psycopg.connect(server.dsn())
-        except postgres.psycopg.OperationalError:
-            return
 
 
 def test_client_stopped_in_a_write_blocks_others_only_for_a_while(

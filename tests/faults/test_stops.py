@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, kill_points, steps, workers
+from tests.faults import checker, kill_points, load, steps
 from tests.faults import zygote as zygotes
 from tests.support import polling
 
@@ -75,9 +75,9 @@ def test_listed_points_are_complete(place: Path) -> None:
 @pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("point", BETWEEN_CALLS)
 def test_holder_stopped_past_its_expiry_cannot_commit(point: str, overtaken: bool, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", point)
+    pid = scene.stopped(load.compact, "slow", point)
     scene.pass_expiry()
-    others = [scene.run(workers.compact, "other")] if overtaken else []
+    others = [scene.run(load.compact, "other")] if overtaken else []
     assert [other.value for other in others] == ["done"] * overtaken
     before = steps.observe(scene.db, "c")
     slow = scene.zygote.wait(pid, "SIGCONT")
@@ -87,10 +87,10 @@ def test_holder_stopped_past_its_expiry_cannot_commit(point: str, overtaken: boo
 
 @pytest.mark.parametrize("stage", IN_COMMIT)
 def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", f"commit.{stage}")
+    pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
     scene.pass_expiry()
     # It waits in the queue behind the stopped one.
-    other_pid = scene.begin(workers.compact, "other")
+    other_pid = scene.begin(load.compact, "other")
     slow, other = scene.zygote.wait(pid, "SIGCONT"), scene.zygote.wait(other_pid)
     assert slow.value == ("LeaseLost" if stage in ("queued", "begun") else "done")
     assert other.value == "done"
@@ -100,23 +100,23 @@ def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str
 
 @pytest.mark.parametrize("stage", ["queued", "compaction_insert", "committed"])
 def test_holder_killed_while_stopped_inside_its_commit_is_not_waited_for(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", f"commit.{stage}")
+    pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
     with pytest.raises(errors.StoreBusy):
         scene.db.append_message("c", role="user", content="too early", uid="early")
     slow = scene.zygote.wait(pid, "SIGKILL")
     # Not expired, but dead: taken over at once.
-    other = scene.run(workers.compact, "other")
+    other = scene.run(load.compact, "other")
     assert (slow.state, other.value) == ("killed", "done")
     scene.settled(slow, other)
 
 
 @pytest.mark.parametrize("point", ["turn.began", "append.queued", "append.begun"])
 def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.turn, "slow", point)
+    pid = scene.stopped(load.turn, "slow", point)
     scene.pass_expiry()
     other = None
     if point == "turn.began":
-        other = scene.run(workers.turn, "other")
+        other = scene.run(load.turn, "other")
         assert other.value == 5
     slow = scene.zygote.wait(pid, "SIGCONT")
     assert slow.value is None
@@ -128,7 +128,7 @@ def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> 
 @pytest.mark.parametrize("purpose", ["compact", "turn"])
 def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose: types.Purpose, scene: Scene) -> None:
     args = {"id": "c", "name": "holder", "purpose": purpose}
-    held = scene.zygote.run(workers.hold, scene.path, args, points=("hold",), at=0, fault="stop", **scene.how)
+    held = scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, fault="stop", **scene.how)
     for almost in (0.0, 299.999):
         scene.clock.set(1_000.0 + almost)
         with pytest.raises(errors.Busy) as refused:
@@ -139,7 +139,7 @@ def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose
     assert other.token == 2
     scene.zygote.wait(held.pid, "SIGKILL")
     scene.db.release_lease(other)
-    assert scene.zygote.run(workers.hold, scene.path, args, points=("hold",), at=0, **scene.how).state == "killed"
+    assert scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, **scene.how).state == "killed"
     assert [lease.state for lease in scene.db.leases()] == ["dead"]
     assert scene.db.get_compression_lock_holder("c") is None
     assert scene.db.acquire_lease("c", purpose, "other").token == 4
@@ -148,7 +148,7 @@ def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc tells a zombie from a living process")
 def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
-    pid = scene.zygote.begin(workers.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
+    pid = scene.zygote.begin(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
     polling.until(lambda: _is_zombie(pid))
     assert scene.db.acquire_lease("c", "compact", "other").token == 2
     scene.settled(scene.zygote.wait(pid))
@@ -161,14 +161,14 @@ def _is_zombie(pid: int) -> bool:
 @pytest.mark.parametrize("ending", ["SIGCONT", "SIGKILL"])
 @pytest.mark.parametrize("stage", IN_APPEND)
 def test_writers_wait_for_a_stopped_one_only_until_their_timeout(stage: str, ending: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.write, "slow", f"append.{stage}")
+    pid = scene.stopped(load.write, "slow", f"append.{stage}")
     with pytest.raises(errors.StoreBusy):
         scene.db.append_message("c", role="user", content="too early", uid="early")
     # Reading needs no place in the queue.
     assert len(scene.db.transcript("c")) == (5 if stage == "committed" else 4)
     slow = scene.zygote.wait(pid, ending)
     assert slow.value == (5 if ending == "SIGCONT" else None)
-    later = scene.run(workers.write, "later")
+    later = scene.run(load.write, "later")
     assert later.value
     assert "early" not in {message.uid for message in scene.db.transcript("c")}
     scene.settled(slow, later)
@@ -176,8 +176,8 @@ def test_writers_wait_for_a_stopped_one_only_until_their_timeout(stage: str, end
 
 @pytest.mark.parametrize("stage", ["queued", "begun"])
 def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.write, "slow", f"append.{stage}")
-    waiting = [scene.begin(workers.write, f"waiting {n}") for n in range(4)]
+    pid = scene.stopped(load.write, "slow", f"append.{stage}")
+    waiting = [scene.begin(load.write, f"waiting {n}") for n in range(4)]
     slow = scene.zygote.wait(pid, "SIGCONT")
     through = [scene.zygote.wait(other) for other in waiting]
     assert sorted(outcome.value for outcome in (slow, *through)) == [5, 6, 7, 8, 9]
@@ -185,7 +185,7 @@ def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: 
 
 
 def test_forked_child_does_not_keep_the_queue_place_of_its_dead_parent(scene: Scene) -> None:
-    pid = scene.stopped(workers.write_after_fork, "parent", "append.queued")
+    pid = scene.stopped(load.write_after_fork, "parent", "append.queued")
     dead = scene.zygote.wait(pid, "SIGKILL")
     (child,) = [record["child"] for record in dead.told if "child" in record]
     try:
