@@ -31,7 +31,7 @@ from tests.faults import (
     steps,
     zygote,
 )
-from tests.support import postgres
+from tests.support import memory_folders, postgres
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
@@ -108,7 +108,7 @@ def kill_keeping(run: Run) -> Iterator[str]:
     for turn in range(0, run.kills, SOME):
         some = min(SOME, run.kills - turn)
         seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
-        with zygote.folder() as folder:
+        with memory_folders.folder() as folder:
             stock = maintenance_kills.Stock(run.zygote, Path(folder), seeds)
             for act in run.chance.sample(list(maintenance_kills.ACTS), len(maintenance_kills.ACTS)):
                 if not run.goes_on():
@@ -144,7 +144,7 @@ def fill_disk(run: Run) -> Iterator[str]:
         for name in [None, *run.chance.sample(list(steps.STEPS), len(steps.STEPS))]:
             if not run.goes_on():
                 return
-            with zygote.folder() as folder:
+            with memory_folders.folder() as folder:
                 try:
                     if name is None:
                         tried += len(disk_faults.sweep_creation(run.zygote, Path(folder), how))
@@ -251,7 +251,7 @@ def main() -> int:
 def _played(name: str, options: argparse.Namespace, until: float) -> list[str]:
     wrong: list[str] = []
     shown = 0.0
-    with zygote.Zygote() as running, zygote.folder() as folder:
+    with zygote.Zygote() as running, memory_folders.folder() as folder:
         chance = random.Random(f"{options.seed} {name}")
         run = Run(running, Path(folder), chance, options.rounds, options.processes, options.kills, until)
         line = "nothing"

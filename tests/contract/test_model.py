@@ -16,8 +16,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from holdfast import NewMessage, errors
-from tests.faults import zygote
-from tests.support import backends, consistency, conversations, postgres, store_model
+from tests.support import backends, consistency, conversations, memory_folders, postgres, store_model
 
 MOST = 4  # conversations at a time: the fewer there are, the more happens to each
 
@@ -34,7 +33,7 @@ class Store(stateful.RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(dir=zygote.shared_memory()))
+        self.folder = Path(tempfile.mkdtemp(dir=memory_folders.shared_memory()))
         self.clock = conversations.Clock()
         self.open()
         self.talks: list[store_model.Talk] = []

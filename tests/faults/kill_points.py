@@ -16,7 +16,7 @@ from holdfast import errors, fault_points, types
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import Row
 from tests.faults import checker, interleavings, steps, zygote
-from tests.support import consistency
+from tests.support import consistency, memory_folders
 
 Target = Path | str
 
@@ -35,7 +35,7 @@ class Course(NamedTuple):
 @functools.cache
 def known_course(name: str) -> Course:
     """The course of a step on a new SQLite store."""
-    with zygote.folder() as made:
+    with memory_folders.folder() as made:
         return course_of(name, f"{made}/store.db")
 
 
@@ -190,7 +190,7 @@ def _kill_alone(spot: _Spot, home: Path, kills: int) -> None:
     # Prepared for each point: a lease in it lasts for thirty seconds, and all points may take longer.
     with SessionDB(home / "store.db") as db:
         args = steps.STEPS[spot.name].prepare(db, "conversation")
-    original = zygote.SavedFolder(home)
+    original = memory_folders.SavedFolder(home)
     for round_ in range(kills):
         shutil.rmtree(home)
         path = original.lay_out(home) / "store.db"

@@ -14,7 +14,7 @@ from typing import Any, Self
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker, steps, zygote
-from tests.support import polling
+from tests.support import memory_folders, polling
 
 HANGS = 60.0  # seconds; the limits under test are much shorter
 HASTY, PATIENT = 0.3, 60.0  # write_timeout
@@ -148,7 +148,7 @@ class Load:
 
     def __init__(self, running: zygote.Zygote, address: str, through: str = "") -> None:
         self._running, self._address, self._through = running, address, through or address
-        self._stop = tempfile.mktemp(prefix="storm-", dir=zygote.shared_memory())
+        self._stop = tempfile.mktemp(prefix="storm-", dir=memory_folders.shared_memory())
         self._pids: list[int] = []
         self.history: list[checker.Record] = []
         self.names = ["c", *(f"own{index}" for index in range(WRITERS))]

@@ -21,7 +21,7 @@ from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import maintenance
 from tests.faults import forbidden_states, mutations, zygote
-from tests.support import faulty_disk
+from tests.support import faulty_disk, memory_folders
 
 NOW = 2_000_000_000.0
 MARKER = "a text that must go"
@@ -275,7 +275,7 @@ class Template:
         killed = seed % 2 == 1
         made = running.run(furnished, template, {"seed": seed, "killed": killed})
         assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
-        self._content = zygote.SavedFolder(template)
+        self._content = memory_folders.SavedFolder(template)
         self._home = folder
         self._count = 0
 

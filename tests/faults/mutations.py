@@ -146,17 +146,8 @@ POSTGRES = {
         "False",
     ),
     "no look for a known uid": _edit("lost append_batch", log, "_find_stored", "if row is None:", "if True:"),
-    "compaction undone twice": _edit("lost undo", compactions, "undo", "not _in_force(tx, here, target)", "False"),
-    "compaction redone twice": _edit("lost redo", compactions, "redo", "_in_force(tx, here, target)", "False"),
     "range hidden twice": _edit("lost hide", visibility, "hide", '"hide" in tx.retry_state and', "False and"),
-    "route taken for another's": _edit("lost route", sessions, "bind_route", "if found == bound and", "if False and"),
-    "attempt that is counted twice": _edit(
-        "lost begin_inbound", inbound, "begin_attempt", "if found.attempts == before:", "if True:"
-    ),
     "arrival taken for another's": _edit("lost arrive", inbound, "receive", "receivers[0][0] == uid", "False"),
-    "settling taken for another's": _edit(
-        "lost settle_inbound", inbound, "settle", "bool(settled) and settled[0][0] == settlement.uid", "False"
-    ),
     # a chat lease that is taken over meanwhile
     "no lock on a chat lease": Mutation("overtaken", [Query("claim_row", " FOR UPDATE", "", "postgres")]),
     "settled by an overtaken lease": Mutation(

@@ -16,9 +16,8 @@ from holdfast.store import queries
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import definitions
 from tests.faults import checker, forbidden_states
-from tests.faults import zygote as zygotes
 from tests.faults.forbidden_states import in_postgres
-from tests.support import postgres
+from tests.support import memory_folders, postgres
 
 STATES = {**forbidden_states.VISIBLE, **forbidden_states.INVISIBLE}
 # Without a constraint a replacement has nothing to replace. Three states only SQLite's own integrity check can find.
@@ -75,7 +74,7 @@ class Postgres:
 
 @pytest.fixture(scope="module", params=[Sqlite, Postgres])
 def database(request: pytest.FixtureRequest) -> Iterator[Sqlite | Postgres]:
-    with zygotes.folder() as folder:
+    with memory_folders.folder() as folder:
         target = f"{folder}/store.db" if request.param is Sqlite else postgres.kept()
         furnish(target)
         made: Sqlite | Postgres = request.param(target)
@@ -211,7 +210,7 @@ SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.co
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def unconstrained(request: pytest.FixtureRequest) -> Iterator[Unconstrained]:
-    with zygotes.folder() as folder:
+    with memory_folders.folder() as folder:
         path = f"{folder}/store.db"
         target = path if request.param == "sqlite" else postgres.kept()
         furnish(target)

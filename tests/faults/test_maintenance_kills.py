@@ -11,7 +11,7 @@ import pytest
 from holdfast.store.db import SessionDB
 from tests.faults import forbidden_states, maintenance_kills, mutations
 from tests.faults import zygote as zygotes
-from tests.support import postgres
+from tests.support import memory_folders, postgres
 
 SEEDS = range(3)
 WRITES = 4
@@ -37,7 +37,7 @@ TELLING = (".half", ".synced", ".compaction_redact")
 
 @pytest.fixture(scope="module")
 def stock(zygote: zygotes.Zygote) -> Iterator[maintenance_kills.Stock]:
-    with zygotes.folder() as folder:
+    with memory_folders.folder() as folder:
         yield maintenance_kills.Stock(zygote, Path(folder), SEEDS)
 
 

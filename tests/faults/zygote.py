@@ -12,13 +12,10 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, Any, NamedTuple, Self
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -30,6 +27,7 @@ from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import migration as sqlite_migration
 from tests.faults import checker
+from tests.support import memory_folders
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120.0
@@ -185,7 +183,7 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
 
 
 def _serve(kind: str) -> None:
-    with folder() as made:
+    with memory_folders.folder() as made:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
@@ -212,7 +210,9 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
     if verb == "run":
         order = msgspec.convert(body, Order)
         outcome = nursery.wait(nursery.begin(order))
-        return [msgspec.structs.replace(outcome, left=fingerprint(order.left)) if order.left else outcome]
+        return [
+            msgspec.structs.replace(outcome, left=memory_folders.fingerprint(order.left)) if order.left else outcome
+        ]
     if verb == "crowd":
         order = msgspec.convert(body, Order)
         barrier = multiprocessing.get_context("fork").Barrier(order.count, timeout=PATIENCE)
@@ -293,66 +293,6 @@ class Zygote:
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
         assert pipe is not None
         return pipe
-
-
-class _File(NamedTuple):
-    name: str
-    mode: int
-    modified: int
-    content: bytes
-
-
-class SavedFolder:
-    """A folder kept in memory. No store in it may be open: reading would cancel SQLite's locks."""
-
-    def __init__(self, folder: Path) -> None:
-        entries = sorted(folder.rglob("*"))
-        self._folders = [str(entry.relative_to(folder)) for entry in entries if entry.is_dir()]
-        self._files = [_read(entry, folder) for entry in entries if entry.is_file()]
-
-    def lay_out(self, at: Path) -> Path:
-        """A new folder of the same content."""
-        os.mkdir(at, 0o700)
-        for name in self._folders:
-            os.mkdir(f"{at}/{name}", 0o700)
-        for file in self._files:
-            fd = os.open(f"{at}/{file.name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, file.mode)
-            os.write(fd, file.content)
-            # Some files are kept or taken by their age.
-            os.utime(fd, ns=(file.modified, file.modified))
-            os.close(fd)
-        return at
-
-
-def _read(path: Path, folder: Path) -> _File:
-    found = path.stat()
-    return _File(str(path.relative_to(folder)), found.st_mode & 0o777, found.st_mtime_ns, path.read_bytes())
-
-
-def fingerprint(folder: str) -> str:
-    """A digest of all names, modes and contents; no store in the folder may be open."""
-    told = sha256()
-    for place, folders, files in os.walk(folder):
-        folders.sort()
-        for name in sorted(files):
-            path = f"{place}/{name}"
-            with open(path, "rb") as file:
-                content = file.read()
-            told.update(f"{path.removeprefix(folder)}\0{os.stat(path).st_mode}\0{len(content)}\0".encode())
-            told.update(content)
-        told.update("\0".join([place.removeprefix(folder), *folders, "\n"]).encode())
-    return told.hexdigest()
-
-
-def shared_memory() -> str | None:
-    """A folder in memory, where syncing costs nothing: what a kill leaves behind is the same there."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-@contextlib.contextmanager
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="holdfast-") as made:
-        yield made
 
 
 def records(outcomes: Sequence[Outcome]) -> list[checker.Record]:
