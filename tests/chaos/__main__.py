@@ -114,9 +114,7 @@ def kill_keeping(run: Run) -> Iterator[str]:
                 if not run.goes_on():
                     return
                 try:
-                    count += maintenance_kills.kill_at_every_point(
-                        stock, act, lambda _, some=some: some, run.chance
-                    ).total()
+                    count += maintenance_kills.kill_at_every_point(stock, act, some, run.chance).total()
                     writes += 0 if turn else maintenance_kills.kill_between_writes(stock, act, WRITES)
                 except AssertionError as error:
                     yield Wrong(f"{act}: {error}")
