@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from tests.faults import test_interleavings, test_kills, test_kills_postgres, test_races
+from tests.faults import test_interleavings, test_kill_points, test_migrations, test_races, test_server_faults
 from tests.support import facets
 
 ROOT = Path(__file__).parent.parent
@@ -131,8 +131,11 @@ def test_readme_states_how_often_the_faults_run() -> None:
     assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text
     assert f"({orders:,} orders)" in text
     assert "20 kills at every named point of appends, leases, compactions and ends" in text
-    assert {"append", "acquire", "renew", "commit", "end"} == test_kills.OFTEN == test_kills_postgres.OFTEN
-    assert all(test_kills_postgres.kills_of(name) >= 20 for name in test_kills_postgres.OFTEN)
+    assert {"append", "acquire", "renew", "commit", "end"} == test_kill_points.OFTEN
+    assert (test_kill_points.KILLS_OFTEN, test_kill_points.KILLS, test_migrations.KILLS) == (20, 1, 20)
+    contributing = " ".join(text_of("CONTRIBUTING.md").split())
+    assert "kills 20 times at every point of append, acquire, renew, commit, end and migrate, and once" in contributing
+    assert f"The server is killed {test_server_faults.KILLS} times under load" in contributing
 
 
 def test_contributing_shows_every_package() -> None:

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from holdfast.store.db import SessionDB
@@ -18,22 +19,19 @@ from tests.chaos import gateway, mixed, rpc
 from tests.chaos import postgres as chaos_postgres
 from tests.chaos.run import Run, Wrong
 from tests.faults import (
+    agent_processes,
     checker,
-    compacting,
-    deaths,
-    flips,
-    fullness,
+    disk_faults,
+    file_damage,
     interleavings,
-    keeping,
-    kills,
+    kill_points,
+    maintenance_kills,
     power,
     races,
     steps,
-    storms,
-    wreckage,
     zygote,
 )
-from tests.support import postgres
+from tests.support import memory_folders, postgres
 
 ROUNDS, PROCESSES, KILLS = 5_000, 32, 200
 BATCH, SOME = 50, 10
@@ -42,21 +40,22 @@ WRITES = 100
 ROUNDS_A_TRIAL = 5
 
 
-def race(run: Run) -> Iterator[str]:
+def race(run: Run, dialect: str) -> Iterator[str]:
     """All processes at every race in turn, and longest at the one where everybody compacts and writes."""
-    done, kinds = 0, list(races.ROUNDS)
-    while done < run.rounds and run.goes_on():
-        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
-        path, rounds = run.folder / f"race{done}.db", min(BATCH, run.rounds - done)
-        with SessionDB(path) as db:
-            steps.say(db, "c", 4)
-        outcomes = run.zygote.crowd(races.run, path, {"race": kind, "rounds": rounds}, run.processes)
-        yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
+    done, kinds = 0, list(races.RACES)
+    processes, limit = (run.processes, run.rounds) if dialect == "sqlite" else (16, max(1, 2 * run.rounds // 5))
+    while done < limit and run.goes_on():
+        kind = kinds[0] if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        rounds = min(BATCH, limit - done)
+        with run.new_store(dialect) as store:
+            with SessionDB(store) as db:
+                steps.say(db, "c", 4)
+            outcomes = run.zygote.crowd(races.run, store, {"race": kind, "rounds": rounds}, processes)
+            yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
+            with SessionDB(store) as db:
+                yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
         done += rounds
-        kills.remove(path)
-        yield f"{run.processes} processes x {done:,} rounds"
+        yield f"{processes} processes x {done:,} rounds"
 
 
 def agents(run: Run) -> Iterator[str]:
@@ -66,22 +65,22 @@ def agents(run: Run) -> Iterator[str]:
         path, said = run.folder / f"agents{done}.db", list[str]()
         with SessionDB(path) as db:
             db.create_session("talk", source="chaos")
-            compacting.fill(db, "talk", 30)
+            agent_processes.fill(db, "talk", 30)
         for round_ in range(min(SOME, limit - done)):
             args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
-            outcomes = run.zygote.crowd(compacting.crowd, path, args, 16)
+            outcomes = run.zygote.crowd(agent_processes.compact_or_append, path, args, 16)
             yield from (Wrong(f"agents: {outcome.error}") for outcome in outcomes if outcome.error)
             said += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
             with SessionDB(path) as db:
-                yield from map(Wrong, compacting.wrongs(db, "talk", said))
-                compacting.fill(db, "talk", 12, begin=100 + 20 * round_)
+                yield from map(Wrong, agent_processes.compaction_problems(db, "talk", said))
+                agent_processes.fill(db, "talk", 12, begin=100 + 20 * round_)
         done += SOME
-        kills.remove(path)
+        kill_points.remove(path)
         yield f"8 compacting agents and 8 appenders x {done:,} rounds"
 
 
-def kill(run: Run) -> Iterator[str]:
-    """Kills at every point of every step, some at a time, and once before every write to the disk."""
+def kill(run: Run, dialect: str) -> Iterator[str]:
+    """Kills at every point of every step, some at a time; in files also once before every write to the disk."""
     count, writes = 0, 0
     for turn in range(0, run.kills, SOME):
         for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
@@ -89,35 +88,37 @@ def kill(run: Run) -> Iterator[str]:
                 return
             some = min(SOME, run.kills - turn)
             try:
-                count += kills.kill_at_every_point(run.zygote, run.folder, name, lambda _, some=some: some).total()
-                writes += 0 if turn else kills.kill_at_every_write(run.zygote, run.folder, name)
+                if dialect == "postgres":
+                    with run.new_store(dialect) as address:
+                        count += kill_points.kill_clients_at_every_point(run.zygote, address, name, some)
+                else:
+                    count += kill_points.kill_at_every_point(run.zygote, run.folder, name, lambda _, n=some: n).total()
+                    writes += 0 if turn else kill_points.kill_at_every_write(run.zygote, run.folder, name)
             except AssertionError as error:
                 yield Wrong(f"{name}: {error}")
             for left in run.folder.glob("*.db"):
-                kills.remove(left)
+                kill_points.remove(left)
             yield f"{count:,} kills at points ({turn + SOME} at each), {writes:,} between writes"
 
 
 def kill_keeping(run: Run) -> Iterator[str]:
-    """Backup, restore, prune, deletion, scrub, import and salvage: kills at every point of each, before writes to
-    the disk and at any time, some at a time, each time in other histories."""
-    count, writes, times = 0, 0, 0
+    """Backup, restore, prune, deletion, scrub, import and salvage: kills at every point of each and before writes to
+    the disk, each time in other histories."""
+    count, writes = 0, 0
     for turn in range(0, run.kills, SOME):
         some = min(SOME, run.kills - turn)
         seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
-        with zygote.folder() as folder:
-            stock = deaths.Stock(run.zygote, Path(folder), seeds)
-            for act in run.chance.sample(list(keeping.ACTS), len(keeping.ACTS)):
+        with memory_folders.folder() as folder:
+            stock = maintenance_kills.Stock(run.zygote, Path(folder), seeds)
+            for act in run.chance.sample(list(maintenance_kills.ACTS), len(maintenance_kills.ACTS)):
                 if not run.goes_on():
                     return
                 try:
-                    count += deaths.kill_at_every_point(stock, act, lambda _, some=some: some, run.chance).total()
-                    times += deaths.kill_at_any_time(stock, act, some, run.chance)["killed"]
-                    writes += 0 if turn else deaths.kill_between_writes(stock, act, WRITES)
+                    count += maintenance_kills.kill_at_every_point(stock, act, some, run.chance).total()
+                    writes += 0 if turn else maintenance_kills.kill_between_writes(stock, act, WRITES)
                 except AssertionError as error:
                     yield Wrong(f"{act}: {error}")
-                done = f"{count:,} kills at points ({turn + some} at each), {writes:,} between writes"
-                yield f"{done}, {times:,} at any time"
+                yield f"{count:,} kills at points ({turn + some} at each), {writes:,} between writes"
 
 
 def create(run: Run) -> Iterator[str]:
@@ -129,7 +130,7 @@ def create(run: Run) -> Iterator[str]:
             assert checker.verify(db) == [], path.name
 
     try:
-        yield f"{kills.kill_creation(run.zygote, run.folder, works):,} kills between writes"
+        yield f"{kill_points.kill_creation(run.zygote, run.folder, works):,} kills between writes"
     except AssertionError as error:
         yield Wrong(f"creation: {error}")
 
@@ -137,16 +138,16 @@ def create(run: Run) -> Iterator[str]:
 def fill_disk(run: Run) -> Iterator[str]:
     """A disk that is full at any write of any step and of a store's creation, in every way."""
     tried = 0
-    for how in fullness.HOWS:
+    for how in disk_faults.HOWS:
         for name in [None, *run.chance.sample(list(steps.STEPS), len(steps.STEPS))]:
             if not run.goes_on():
                 return
-            with zygote.folder() as folder:
+            with memory_folders.folder() as folder:
                 try:
                     if name is None:
-                        tried += len(fullness.creation(run.zygote, Path(folder), how))
+                        tried += len(disk_faults.sweep_creation(run.zygote, Path(folder), how))
                     else:
-                        tried += len(fullness.step(run.zygote, Path(folder), name, how))
+                        tried += len(disk_faults.sweep_step(run.zygote, Path(folder), name, how))
                 except AssertionError as error:
                     yield Wrong(f"{name or 'creation'}, {how}: {error}")
             yield f"{tried:,} disks that were full"
@@ -164,43 +165,33 @@ def interleave(run: Run) -> Iterator[str]:
         yield f"{played:,} interleavings"
 
 
-def kill_at_any_time(run: Run) -> Iterator[str]:
+def kill_at_any_time(run: Run, dialect: str) -> Iterator[str]:
     """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
-    path, killed, era = run.folder / "store.db", 0, 0
+    killed = 0
     while killed < run.rounds and run.goes_on():
-        path = run.folder / f"any{era}.db"
-        with SessionDB(path) as db:
-            history = mixed.furnish(db)
-        for _ in range(BATCH):
-            history += storms.three_killed(run.zygote, str(path), killed, run.chance)
-            killed += 3
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, history))
-            for c in mixed.CONVERSATIONS:
-                uid = f"after {c}"
-                receipt = db.append_message(c, role="user", content=uid, uid=uid)
-                yield from map(Wrong, checker.verify(db, [checker.Sent("after", c, uid, uid, receipt)]))
-        kills.remove(path)
-        era += 1
+        with run.new_store(dialect) as store:
+            yield from map(Wrong, mixed.kill_at_any_time(run.zygote, store, BATCH, run.chance))
+        killed += 3 * BATCH
         yield f"{killed:,} processes killed at any time"
 
 
 def flip(run: Run) -> Iterator[str]:
     """Single bits of the file."""
-    bench, done = flips.Bench(str(run.folder), run.zygote), 0
-    while done < run.rounds and run.goes_on():
-        count = min(BATCH, run.rounds - done)
-        yield from map(Wrong, flips.flips(bench, run.chance, count))
-        done += count
-        yield f"{done:,} bits flipped"
+    return _damage(run, run.rounds, file_damage.run_flips)
 
 
 def wreck(run: Run) -> Iterator[str]:
     """Bits, pages and whole stretches of the file and its log, damaged; and what is salvaged of them."""
-    bench, done, trials = wreckage.Bench(run.folder), 0, max(1, run.rounds // ROUNDS_A_TRIAL)
-    while done < trials and run.goes_on():
-        count = min(BATCH, trials - done)
-        yield from map(Wrong, wreckage.trials(bench, run.zygote, run.chance.randrange(1 << 30), count))
+    return _damage(run, max(1, run.rounds // ROUNDS_A_TRIAL), file_damage.run_trials)
+
+
+def _damage(
+    run: Run, limit: int, trials: Callable[[file_damage.Bench, random.Random, int], list[str]]
+) -> Iterator[str]:
+    bench, done = file_damage.Bench(run.folder, run.zygote), 0
+    while done < limit and run.goes_on():
+        count = min(BATCH, limit - done)
+        yield from map(Wrong, trials(bench, run.chance, count))
         done += count
         yield f"{done:,} damaged stores"
 
@@ -220,35 +211,21 @@ def pull_the_plug(run: Run) -> Iterator[str]:
         lives += 1
 
 
-def soak(run: Run) -> Iterator[str]:
-    """Processes doing anything to the same store for as long as there is time, undisturbed."""
-    path, done = run.folder / "soak.db", 0
-    with SessionDB(path) as db:
-        history = mixed.furnish(db)
-    while done < run.rounds and run.goes_on():
-        args = {"seed": run.chance.random(), "actions": BATCH, "name": f"soak{done}"}
-        outcomes = run.zygote.crowd(mixed.work, path, args, run.processes // 2)
-        yield from (Wrong(outcome.error) for outcome in outcomes if outcome.error)
-        history += zygote.records(outcomes)
-        with SessionDB(path) as db:
-            yield from map(Wrong, checker.verify(db, history))
-        done += BATCH
-        yield f"{run.processes // 2} processes x {done:,} actions on one store"
-
-
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
     "agents": agents,
-    "races": race,
-    "kills": kill,
+    "races": partial(race, dialect="sqlite"),
+    "kills": partial(kill, dialect="sqlite"),
     "keeping": kill_keeping,
     "creation": create,
     "disk": fill_disk,
     "interleavings": interleave,
-    "random": kill_at_any_time,
+    "random": partial(kill_at_any_time, dialect="sqlite"),
     "flips": flip,
     "wreckage": wreck,
     "power": pull_the_plug,
-    "soak": soak,
+    "postgres-races": partial(race, dialect="postgres"),
+    "postgres-kills": partial(kill, dialect="postgres"),
+    "postgres-random": partial(kill_at_any_time, dialect="postgres"),
     **gateway.PARTS,
     **chaos_postgres.PARTS,
     **rpc.PARTS,
@@ -272,7 +249,7 @@ def main() -> int:
 def _played(name: str, options: argparse.Namespace, until: float) -> list[str]:
     wrong: list[str] = []
     shown = 0.0
-    with zygote.Zygote() as running, zygote.folder() as folder:
+    with zygote.Zygote() as running, memory_folders.folder() as folder:
         chance = random.Random(f"{options.seed} {name}")
         run = Run(running, Path(folder), chance, options.rounds, options.processes, options.kills, until)
         line = "nothing"

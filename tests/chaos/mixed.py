@@ -1,18 +1,15 @@
-"""Work without a plan: many processes do to a few conversations whatever comes to their mind, and record it.
-
-Every choice comes from a seed, so a run can be repeated as far as chance goes; how the processes meet is
-up to the machine. A child may be killed or stopped at any instant: what it told before counts.
-"""
+"""Work without a plan: many processes do to a few conversations whatever comes to their mind, and record it."""
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, workers, zygote
+from tests.faults import checker, load, zygote
 
 CONVERSATIONS = ("c0", "c1", "c2")
 # Refusals that are answers: somebody else was first, or there was nothing to do.
@@ -21,7 +18,6 @@ ANSWERS = (
     errors.LeaseLost,
     errors.Busy,
     errors.ForkRefused,
-    errors.NothingToUndo,
     errors.NothingToUndo,
     errors.ShowRefused,
     errors.StoreBusy,
@@ -75,29 +71,29 @@ def _append(scene: Scene) -> None:
     """To any session of the conversation, sometimes twice, as a client does that never heard."""
     asked = scene.chance.choice([scene.c, *[session.id for session in scene.db.sessions(scene.c)][-3:]])
     for _ in range(scene.chance.choice([1, 1, 1, 2])):
-        workers.send(scene.stage, scene.db, asked, scene.uid, f"said {scene.uid} " * scene.chance.randint(1, 40))
+        load.send(scene.stage, scene.db, asked, scene.uid, f"said {scene.uid} " * scene.chance.randint(1, 40))
 
 
 def _append_strictly(scene: Scene) -> None:
     head = scene.db.head(scene.c).id
-    workers.send(scene.stage, scene.db, head, scene.uid, f"said {scene.uid}", expect_head=True)
+    load.send(scene.stage, scene.db, head, scene.uid, f"said {scene.uid}", expect_head=True)
 
 
 def _take_a_turn(scene: Scene) -> None:
     lease = scene.db.acquire_lease(scene.c, "turn", scene.name, 5.0)
     for part in range(3):
-        workers.send(scene.stage, scene.db, scene.c, f"{scene.uid}.{part}", "said in a turn", lease=lease)
+        load.send(scene.stage, scene.db, scene.c, f"{scene.uid}.{part}", "said in a turn", lease=lease)
     scene.db.release_lease(lease)
 
 
 def _compact(scene: Scene) -> None:
-    lease = workers.grant(scene.stage, scene.db, scene.c, scene.name, ttl=scene.chance.choice([0.001, 5.0, 5.0]))
+    lease = load.grant(scene.stage, scene.db, scene.c, scene.name, ttl=scene.chance.choice([0.001, 5.0, 5.0]))
     if lease is None:
         return
     context = scene.db.context(scene.c, upto=lease.snapshot.last_seq)
     cut = _cut(scene, context, lease.snapshot.last_seq)
     summary = checker.summarize(context, cut)
-    workers.commit(scene.stage, scene.db, scene.name, lease, f"{scene.c}-{scene.uid}", cut, summary)
+    load.commit(scene.stage, scene.db, scene.name, lease, f"{scene.c}-{scene.uid}", cut, summary)
 
 
 def _cut(scene: Scene, context: types.Context, last_seq: int) -> int:
@@ -110,7 +106,7 @@ def _compact_unleased(scene: Scene) -> None:
     context = scene.db.context(scene.c, upto=seen.last_seq)
     cut = _cut(scene, context, seen.last_seq)
     summary = checker.summarize(context, cut)
-    workers.commit(scene.stage, scene.db, scene.name, seen, f"{scene.c}-{scene.uid}", cut, summary)
+    load.commit(scene.stage, scene.db, scene.name, seen, f"{scene.c}-{scene.uid}", cut, summary)
 
 
 def _two_calls(scene: Scene) -> None:
@@ -128,7 +124,7 @@ def _hide(scene: Scene) -> None:
 def _branch(scene: Scene) -> None:
     last = scene.db.conversation(scene.c).last_seq
     branch = scene.db.branch(scene.c, scene.chance.randint(1, last), branch_id=f"{scene.c}-{scene.uid}-branch")
-    workers.send(scene.stage, scene.db, branch.id, f"{scene.uid}.b", "said in a branch")
+    load.send(scene.stage, scene.db, branch.id, f"{scene.uid}.b", "said in a branch")
 
 
 ACTIONS: dict[Callable[[Scene], object], int] = {
@@ -146,3 +142,29 @@ ACTIONS: dict[Callable[[Scene], object], int] = {
     lambda scene: scene.db.end_conversation(scene.c, "done"): 3,
     lambda scene: scene.db.resume(scene.c): 3,
 }
+
+
+def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
+    """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
+    with SessionDB(target) as db:
+        history = furnish(db)
+    for number in range(rounds):
+        history += three_killed(running, target, number, chance)
+    with SessionDB(target) as db:
+        for c in CONVERSATIONS:
+            uid = f"after {c}"
+            receipt = db.append_message(c, role="user", content=uid, uid=uid)
+            history.append(checker.Sent("after", c, uid, uid, receipt))
+        return checker.verify(db, history)
+
+
+def three_killed(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
+    """Three work, one of them is stopped and goes on, and all of them are killed."""
+    args = {"seed": chance.random(), "actions": 10_000}
+    pids = [running.begin(work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
+    time.sleep(chance.uniform(0.005, 0.05))
+    running.signal(pids[0], "SIGSTOP")
+    time.sleep(chance.uniform(0.0, 0.02))
+    running.signal(pids[0], "SIGCONT")
+    time.sleep(chance.uniform(0.0, 0.02))
+    return zygote.records([running.end(pid) for pid in chance.sample(pids, 3)])

@@ -1,4 +1,4 @@
-"""The long fault runs over PostgreSQL: races, kills of clients and of the server, and a network that keeps failing."""
+"""The long fault runs that only PostgreSQL has: overlapping calls, kills of the server, and a failing network."""
 
 from __future__ import annotations
 
@@ -8,76 +8,26 @@ from collections.abc import Callable, Iterator
 
 import psycopg
 
-from holdfast.store.db import SessionDB
 from tests.chaos.run import Run, Wrong
-from tests.faults import checker, kills, overlaps, proxy, races, steps, storms, zygote
-from tests.support import postgres
+from tests.faults import load, overlapping_calls
+from tests.support import postgres, postgres_proxy
 
-BATCH, SOME = 50, 10
-# Processes of a race: half of them compact, half of them write.
-PROCESSES = 16
 # A harm to the server or the network takes as long as so many rounds of anything else.
 ROUNDS_A_HARM = 50
 HARMS_A_STORM = 20
 
 
-def race(run: Run) -> Iterator[str]:
-    """Eight compactors and eight appenders for most of the rounds, every other race in turn for the rest."""
-    done, kinds, limit = 0, list(races.ROUNDS), max(1, run.rounds // 5)
-    while done < 2 * limit and run.goes_on():
-        kind = "everybody" if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
-        address, rounds = postgres.fresh(), min(BATCH, 2 * limit - done)
-        with SessionDB(address) as db:
-            steps.say(db, "c", 4)
-        outcomes = run.zygote.crowd(races.run, address, {"race": kind, "rounds": rounds}, PROCESSES)
-        yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
-        with SessionDB(address) as db:
-            yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
-        postgres.give_back(address)
-        done += rounds
-        yield f"{PROCESSES} processes x {done:,} rounds, half of them of compactors against appenders"
-
-
-def kill(run: Run) -> Iterator[str]:
-    """Clients killed at every point of every step, some at a time."""
-    count = 0
-    for turn in range(0, run.kills, SOME):
-        for name in run.chance.sample(list(steps.STEPS), len(steps.STEPS)):
-            if not run.goes_on():
-                return
-            address, some = postgres.fresh(), min(SOME, run.kills - turn)
-            try:
-                with kills.watching(address) as store:
-                    count += kills.kill_clients_at_every_point(run.zygote, store, name, some)
-            except AssertionError as error:
-                yield Wrong(f"{name}: {error}")
-            postgres.give_back(address)
-            yield f"{count:,} kills of clients at points ({turn + SOME} at each)"
-
-
-def kill_at_any_time(run: Run) -> Iterator[str]:
-    """Clients that do anything, killed or stopped for a while at any instant."""
-    killed = 0
-    while killed < run.rounds and run.goes_on():
-        address = postgres.fresh()
-        yield from map(Wrong, storms.kill_at_any_time(run.zygote, address, BATCH, run.chance))
-        postgres.give_back(address)
-        killed += 3 * BATCH
-        yield f"{killed:,} clients killed at any time"
-
-
 def overlap(run: Run) -> Iterator[str]:
-    """Every order of calls, with none to three others that are not done."""
+    """Every pair of calls that overlap, again and again."""
     done = 0
-    for crowd in range(4):
-        with overlaps.stage() as stage:
-            for order in overlaps.orders():
+    for _ in range(max(1, run.rounds // len(overlapping_calls.PAIRS) // 5)):
+        with run.new_store("postgres") as address, overlapping_calls.open_overlap(address) as pair:
+            for first, second in run.chance.sample(overlapping_calls.PAIRS, len(overlapping_calls.PAIRS)):
                 if not run.goes_on():
                     return
-                yield from map(Wrong, stage.play(order, crowd))
+                yield from map(Wrong, pair.play(first, second))
                 done += 1
-                yield f"{done:,} schedules"
-            yield from (Wrong(str(bad)) for bad in stage.db.admin.fsck().violations)
+                yield f"{done:,} pairs of calls"
 
 
 def kill_server(run: Run) -> Iterator[str]:
@@ -95,10 +45,10 @@ def kill_server(run: Run) -> Iterator[str]:
         while done < limit and run.goes_on():
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(f"CREATE SCHEMA s{done}")
-            with storms.Storm(run.zygote, server.dsn(f"s{done}")) as storm:
+            with load.Load(run.zygote, server.dsn(f"s{done}")) as clients:
                 for _ in range(HARMS_A_STORM):
-                    storm.harm(strike)
-            yield from map(Wrong, storm.wrongs())
+                    clients.harm(strike)
+            yield from map(Wrong, clients.wrongs())
             done += HARMS_A_STORM
             yield f"{done:,} kills of the server, back after {max(took):.2f} s at most"
 
@@ -107,21 +57,19 @@ def fail_network(run: Run) -> Iterator[str]:
     """Connections cut, held back and slow, answers lost and backends terminated, under the same load."""
     done, limit = 0, max(1, run.rounds // ROUNDS_A_HARM)
     while done < limit and run.goes_on():
-        address = postgres.fresh()
-        with proxy.Proxy() as network:
+        with run.new_store("postgres") as address, postgres_proxy.Proxy() as network:
             if run.chance.random() < 0.3:
                 network.dawdle(str(run.chance.random()))
             harms = _harms(run, network)
-            with storms.Storm(run.zygote, address, network.through(address)) as storm:
+            with load.Load(run.zygote, address, network.through(address)) as clients:
                 for _ in range(HARMS_A_STORM):
-                    storm.harm(run.chance.choice(harms))
-            yield from map(Wrong, storm.wrongs())
-        postgres.give_back(address)
+                    clients.harm(run.chance.choice(harms))
+            yield from map(Wrong, clients.wrongs())
         done += HARMS_A_STORM
         yield f"{done:,} failures of the network"
 
 
-def _harms(run: Run, network: proxy.Proxy) -> list[Callable[[], object]]:
+def _harms(run: Run, network: postgres_proxy.Proxy) -> list[Callable[[], object]]:
     def hold() -> None:
         network.hold()
         threading.Timer(run.chance.uniform(0.0, 0.2), network.flow).start()
@@ -129,15 +77,12 @@ def _harms(run: Run, network: proxy.Proxy) -> list[Callable[[], object]]:
     return [
         network.reset,
         hold,
-        lambda: network.trap(b"COMMIT", run.chance.choice([proxy.UNSENT, proxy.UNHEARD])),
-        lambda: network.trap(b"append_plain", run.chance.choice([proxy.UNSENT, proxy.UNHEARD])),
+        lambda: network.trap(b"COMMIT", run.chance.choice([postgres_proxy.UNSENT, postgres_proxy.UNHEARD])),
+        lambda: network.trap(b"append_plain", run.chance.choice([postgres_proxy.UNSENT, postgres_proxy.UNHEARD])),
     ]
 
 
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {
-    "postgres-races": race,
-    "postgres-kills": kill,
-    "postgres-random": kill_at_any_time,
     "postgres-overlaps": overlap,
     "postgres-servers": kill_server,
     "postgres-network": fail_network,

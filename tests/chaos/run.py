@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults import zygote
+from tests.faults import kill_points, zygote
+from tests.support import postgres
 
 
 class Run(NamedTuple):
@@ -20,6 +23,18 @@ class Run(NamedTuple):
     processes: int
     kills: int
     until: float
+
+    @contextlib.contextmanager
+    def new_store(self, dialect: str) -> Iterator[str]:
+        """The address of an empty store, which is removed afterwards."""
+        if dialect == "postgres":
+            address = postgres.fresh()
+            yield address
+            postgres.give_back(address)
+            return
+        path = self.folder / "store.db"
+        yield str(path)
+        kill_points.remove(path)
 
     def goes_on(self) -> bool:
         return time.monotonic() < self.until

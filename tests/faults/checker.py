@@ -1,12 +1,4 @@
-"""Holds what clients saw against what the store has.
-
-Clients record what they did and what they were told: messages sent (acknowledged, refused, or with an
-outcome nobody knows), leases granted, compactions committed or refused. `verify` then reads the store
-through SessionDB alone, so it serves any backend, and names every promise that was broken.
-
-Summaries made by `summarize` say which messages they stand for. So P5 is checked to the letter: every
-message is in the context, or hidden, or named by the summary that stands for it.
-"""
+"""Holds what clients saw against what the store has."""
 
 from __future__ import annotations
 
@@ -90,9 +82,6 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(Record).decode
 
 
-# --- summaries that say what they stand for ------------------------------------------------------------
-
-
 def summarize(context: types.Context, cut_seq: int) -> str:
     """Names every message up to the cut that this context holds, itself or in its own summary."""
     seen = {message.seq for message in context if message.seq <= cut_seq and not message.uid.startswith("summary:")}
@@ -107,9 +96,6 @@ def covered(summary: str | None) -> set[int] | None:
     if summary is None or not summary.startswith(COVERS):
         return None
     return {int(seq) for seq in summary.removeprefix(COVERS).split(",") if seq}
-
-
-# --- the promises --------------------------------------------------------------------------------------
 
 
 def verify(

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.store.postgres import connection
 from tests.faults import zygote as zygotes
+from tests.support import memory_folders
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +20,7 @@ def zygote() -> Iterator[zygotes.Zygote]:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    with zygotes.folder() as made:
+    with memory_folders.folder() as made:
         yield Path(made)
 
 

@@ -1,14 +1,11 @@
-"""Every order in which actors can take their steps, and a model that says what each step must answer.
-
-A step is one call of the store, which is one transaction: between two of them anything may happen. The
-model is the protocol in twenty lines, without a database. After each schedule the answers are compared,
-the checker looks at the conversation, and the context must hold what came between snapshot and commit.
-"""
+"""Every order in which actors can take their steps, and a model that says what each step must answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
@@ -105,9 +102,6 @@ class Actor(NamedTuple):
     actions: Sequence[Action]
 
 
-# --- what actors do ------------------------------------------------------------------------------------
-
-
 def compactor(name: str) -> Actor:
     """Acquires, reads, commits; whoever found the lease taken calls no summarizer and commits nothing."""
 
@@ -146,23 +140,17 @@ def _commit(world: World, name: str, lease: types.Lease, context: types.Context)
         world.db.commit_compaction(lease, summary=summary, cut_seq=cut, child_id=child)
     except (errors.LeaseLost, errors.Superseded) as error:
         world.expect(f"commit by {name}", type(error).__name__, should)
-        world.history.append(_outcome(record, refused=type(error).__name__))
+        world.history.append(msgspec.structs.replace(record, refused=type(error).__name__))
         if world.db.conversation(world.c) != before:
             world.problems.append(f"the refused commit by {name} changed something")
         return
     world.expect(f"commit by {name}", "done", should)
-    world.history.append(_outcome(record, done=True))
+    world.history.append(msgspec.structs.replace(record, done=True))
     if world.db.head(world.c).id != child or world.db.get_compression_lock_holder(world.c):
         world.problems.append(f"the commit by {name} left another head, or a lease")
     # A repeated commit is the same commit.
     if world.db.commit_compaction(lease, summary=summary, cut_seq=cut, child_id=child).id != child:
         world.problems.append(f"the commit by {name} repeated gave another session")
-
-
-def _outcome(record: checker.Committed, *, done: bool = False, refused: str | None = None) -> checker.Committed:
-    return checker.Committed(
-        record.client, record.work, record.child_id, record.cut_seq, record.token, done, refused, record.at
-    )
 
 
 def appender(times: int) -> Actor:
@@ -265,9 +253,6 @@ LARGE = {
     "undo": [compactor("one"), compactor("two"), appender(2), UNDOER],
     "hide": [compactor("one"), compactor("two"), appender(2), HIDER],
 }
-
-
-# --- running them --------------------------------------------------------------------------------------
 
 
 class Result(NamedTuple):

@@ -1,9 +1,4 @@
-"""The plug pulled at any moment: what a disk may then hold, computed from what was written to it.
-
-A child writes down every write, truncation, deletion and sync of its life, and every acknowledgement
-between them. A disk keeps what was synced. Of what was not, it may keep all, nothing, or any part, down to
-single sectors. From the notes every such disk can be made, and a store opened on it.
-"""
+"""The plug pulled at any moment: what a disk may then hold, computed from what was written to it."""
 
 from __future__ import annotations
 
@@ -19,7 +14,8 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, disk, steps, zygote
+from tests.faults import checker, steps, zygote
+from tests.support import faulty_disk
 
 SECTOR = 512
 LIFE = 4
@@ -28,7 +24,7 @@ ROUTE, CLAIM = "chat:c", "route:chat:c"
 
 def live(stage: zygote.Stage) -> None:
     """A task: two short lives of a store, written down."""
-    shim = disk.Disk(keep=True)
+    shim = faulty_disk.Disk(keep=True)
     shim.arm(stage.args.get("hole"), "hole")
     for life in range(2):
         with stage.open(durability=stage.args["durability"]) as db:
@@ -37,7 +33,7 @@ def live(stage: zygote.Stage) -> None:
         pickle.dump(shim.log, file)
 
 
-def _converse(db: SessionDB, shim: disk.Disk, life: int) -> None:
+def _converse(db: SessionDB, shim: faulty_disk.Disk, life: int) -> None:
     if life == 0:
         db.create_session("c", source="test")
     for number in range(LIFE - 1):
@@ -55,7 +51,7 @@ def _converse(db: SessionDB, shim: disk.Disk, life: int) -> None:
     shim.note(f"compacted c-{life}")
 
 
-def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
+def _correspond(db: SessionDB, shim: faulty_disk.Disk, key: str) -> None:
     """A message comes in from outside, is answered, and the answer is sent: what is acknowledged on the way."""
     arrival = steps.came(db, "c", key)
     shim.note(f"arrived {key}")
@@ -68,7 +64,7 @@ def _correspond(db: SessionDB, shim: disk.Disk, key: str) -> None:
         db.mail.release_chat_lease(taken.lease)
 
 
-def _answer(db: SessionDB, shim: disk.Disk, claim: types.ChatLease, arrival: types.InboundMessage) -> None:
+def _answer(db: SessionDB, shim: faulty_disk.Disk, claim: types.ChatLease, arrival: types.InboundMessage) -> None:
     key = arrival.key
     seq = db.append_message("c", role="user", content=arrival.text, uid=uid_of(key)).seq
     shim.note(f"said {uid_of(key)}")
@@ -102,9 +98,9 @@ class _Files:
 
     def __init__(self) -> None:
         self.synced: dict[str, bytearray] = {}
-        self.pending: dict[str, list[disk.Touch]] = {}
+        self.pending: dict[str, list[faulty_disk.Touch]] = {}
 
-    def take(self, touch: disk.Touch) -> None:
+    def take(self, touch: faulty_disk.Touch) -> None:
         if touch.kind == "note":
             return
         if touch.kind == "sync":
@@ -122,7 +118,7 @@ class _Files:
         names = self.synced.keys() | self.pending.keys()
         return {name: bytes(self._with(name, self._survivors(name, chance))) for name in sorted(names)}
 
-    def _survivors(self, name: str, chance: random.Random | None) -> Iterator[disk.Touch]:
+    def _survivors(self, name: str, chance: random.Random | None) -> Iterator[faulty_disk.Touch]:
         for touch in self.pending.get(name, ()) if chance else ():
             if touch.kind == "truncate" or chance is None:
                 yield touch
@@ -131,7 +127,7 @@ class _Files:
                 if chance.random() < 0.7:
                     yield touch._replace(offset=touch.offset + start, data=touch.data[start : start + SECTOR])
 
-    def _with(self, name: str, touches: Sequence[disk.Touch] | Iterator[disk.Touch]) -> bytearray:
+    def _with(self, name: str, touches: Sequence[faulty_disk.Touch] | Iterator[faulty_disk.Touch]) -> bytearray:
         data = bytearray(self.synced.get(name, b""))
         for touch in touches:
             if touch.kind == "truncate":
@@ -240,12 +236,12 @@ def syncs_of_the_log(notes: Path) -> list[int]:
     return [number for number, touch in enumerate(touches) if touch.kind == "sync" and touch.file.endswith("-wal")]
 
 
-def _noted(notes: Path) -> list[disk.Touch]:
+def _noted(notes: Path) -> list[faulty_disk.Touch]:
     with notes.open("rb") as file:
         return list(pickle.load(file))
 
 
-def _certain(log: Sequence[disk.Touch], number: int) -> bool:
+def _certain(log: Sequence[faulty_disk.Touch], number: int) -> bool:
     """Whether this is worth a look with what was synced alone: that, or what was acknowledged, is new."""
     kind = log[number].kind
     return kind in ("sync", "delete") or (kind != "note" and log[number - 1].kind == "note")

@@ -1,44 +1,42 @@
-"""Rounds of a race, as run by every process of a crowd: all start from a barrier, all do the same at once.
-
-Each round is a function of the stage, the store and the round's number; what it returns is held against
-what the other processes returned in the same round.
-"""
+"""Races of many processes: all start every round from a barrier, and exactly one of them wins."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, steps, workers, zygote
+from tests.faults import checker, load, steps, zygote
+
+Results = Sequence[Any]
+
+
+class Race(NamedTuple):
+    run_round: Callable[[zygote.Stage, SessionDB, int], Any]
+    """One process in one round; its result."""
+    check: Callable[[SessionDB, int, Results], object]
+    """Assert that the results of a round fit to each other and to the store."""
 
 
 def run(stage: zygote.Stage) -> list[Any]:
-    """All rounds of one race."""
-    round_of = ROUNDS[stage.args["race"]]
-    results = []
+    """A task: all rounds of one race."""
+    race, results = RACES[stage.args["race"]], []
     with stage.open() as db:
         for number in range(stage.args["rounds"]):
             stage.barrier.wait()
-            results.append(round_of(stage, db, number))
+            results.append(race.run_round(stage, db, number))
     return results
 
 
-def come_and_go(stage: zygote.Stage) -> list[Any]:
-    """Every message by a SessionDB of its own: stores are created, opened, recovered and closed in between."""
-    seqs = []
+def open_and_close(stage: zygote.Stage) -> None:
+    """A task: every message by a SessionDB of its own, so stores are created, opened, recovered and closed at once."""
     for number in range(stage.args["rounds"]):
-        path, c = f"{stage.path}.{number}", "c"
         stage.barrier.wait()
         for again in range(3):
-            with SessionDB(path) as db:
-                uid = f"{stage.index}.{number}.{again}"
-                receipt = db.append_message(
-                    c, role="user", content="said", uid=uid, create=types.NewConversation(source="race")
-                )
-                seqs.append(receipt.seq)
-    return seqs
+            with SessionDB(f"{stage.path}.{number}") as db:
+                create = types.NewConversation(source="race")
+                db.append_message("c", role="user", content="said", uid=f"{stage.index}.{again}", create=create)
 
 
 def _first(stage: zygote.Stage, prepare: Callable[[], Any]) -> None:
@@ -49,7 +47,7 @@ def _first(stage: zygote.Stage, prepare: Callable[[], Any]) -> None:
 
 
 def _refused(call: Callable[[], Any], *expected: type[errors.HoldfastError]) -> Any:
-    """What the call returned, or the name of the refusal and whom it names instead."""
+    """The result of the call, or the name of the refusal and of the winner it names."""
     try:
         return call()
     except expected as error:
@@ -57,158 +55,145 @@ def _refused(call: Callable[[], Any], *expected: type[errors.HoldfastError]) -> 
         return [type(error).__name__, named]
 
 
-# --- compactions ---------------------------------------------------------------------------------------
+def _check_winner(db: SessionDB, number: int, results: Results) -> str:
+    """One of them won, and all others are told its name."""
+    (winner,) = [result for result in results if isinstance(result, str)]
+    assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (len(results) - 1)
+    return winner
 
 
-def _everybody(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    """Half of them compact, half of them write, to whatever session they last heard of."""
+def _check_one(db: SessionDB, number: int, results: Results) -> None:
+    assert sorted(results) == [False] * (len(results) - 1) + [True]
+
+
+def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
+    """Half of them compact, half of them write, to the session they last heard of."""
     name = f"{number}.{stage.index}"
     if stage.index % 2:
         asked = stage.args.setdefault("asked", "c")
-        sent = [workers.send(stage, db, asked, f"{name}.{n}", f"message {name}.{n}") for n in range(2)]
+        sent = [load.send(stage, db, asked, f"{name}.{n}", f"message {name}.{n}") for n in range(2)]
         stage.args["asked"] = sent[-1].session_id if sent[-1] and number % 3 else "c"
-        return [receipt.seq for receipt in sent if receipt]
-    lease = workers.grant(stage, db, "c", name)
-    return [_summarize_and_commit(stage, db, name, lease) if lease else "Busy"]
+        return "sent" if all(sent) else "lost"
+    lease = load.grant(stage, db, "c", name)
+    return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
+
+
+def _check_compactions(db: SessionDB, number: int, results: Results) -> None:
+    # Nobody but compactors changes the head, so a process that had the lease in time could commit.
+    assert {"done"} <= set(results) <= {"done", "Busy", "sent"}, results
 
 
 def _summarize_and_commit(stage: zygote.Stage, db: SessionDB, name: str, lease: types.Lease) -> str:
     stage.tell(checker.Summarized(name, "c", lease.token))
     context = db.context("c", upto=lease.snapshot.last_seq)
     cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
-    return workers.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
+    return load.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
 
 
-def _one_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
+def _compact_with_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """The winner's summarizer takes longer than all others need to find the lease taken."""
     name = f"{number}.{stage.index}"
-    workers.send(stage, db, "c", name, "said")
+    load.send(stage, db, "c", name, "said")
     stage.barrier.wait()
-    lease = workers.grant(stage, db, "c", name)
+    lease = load.grant(stage, db, "c", name)
     stage.barrier.wait()
     return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
 
 
-def _no_leases(stage: zygote.Stage, db: SessionDB, number: int) -> str:
+def _compact_without_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     name = f"{number}.{stage.index}"
-    workers.send(stage, db, "c", name, "said")
+    load.send(stage, db, "c", name, "said")
     stage.barrier.wait()
     work = db.snapshot("c")
     summary = checker.summarize(db.context("c", upto=work.last_seq), work.last_seq)
     stage.barrier.wait()
-    return workers.commit(stage, db, name, work, f"c-{name}", work.last_seq, summary)
+    return load.commit(stage, db, name, work, f"c-{name}", work.last_seq, summary)
 
 
-# --- lineage -------------------------------------------------------------------------------------------
+def _check_one_done(refusal: str) -> Callable[[SessionDB, int, Results], None]:
+    def check(db: SessionDB, number: int, results: Results) -> None:
+        assert sorted(results) == [refusal] * (len(results) - 1) + ["done"]
+
+    return check
 
 
-def _two_calls(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
+def _end_and_continue(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
     c = f"c{number}"
     _first(stage, lambda: steps.say(db, c, 2))
-    ended = db.end_session(c, "compression")
-    made = _refused(
-        lambda: db.create_session(f"{c}-{stage.index}", source="race", parent_session_id=c).id, errors.ForkRefused
-    )
-    workers.send(stage, db, c, f"{c}.{stage.index}", "after it")
+    ended, mine = db.end_session(c, "compression"), f"{c}-{stage.index}"
+    made = _refused(lambda: db.create_session(mine, source="race", parent_session_id=c).id, errors.ForkRefused)
+    load.send(stage, db, c, f"{c}.{stage.index}", "after it")
     return [ended, made]
 
 
-def _resumes(stage: zygote.Stage, db: SessionDB, number: int) -> str:
+def _check_continued(db: SessionDB, number: int, results: Results) -> None:
+    (continuation,) = db.continuations(f"c{number}")
+    assert [ended for ended, _ in results].count(True) == 1
+    others = [made for _, made in results if made != continuation.id]
+    # A message that came between the two calls may have opened the continuation.
+    assert len(others) >= len(results) - 1
+    assert others == [["ForkRefused", continuation.id]] * len(others)
+
+
+def _resume(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     c = f"c{number}"
-
-    def prepare() -> None:
-        steps.say(db, c, 2)
-        db.end_conversation(c, "done")
-
-    _first(stage, prepare)
+    _first(stage, lambda: (steps.say(db, c, 2), db.end_conversation(c, "done")))
     if stage.index % 2:
-        receipt = workers.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
+        receipt = load.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
         return receipt.session_id if receipt else ""
     return db.resume(c).id
 
 
-def _births(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
+def _check_resumed(db: SessionDB, number: int, results: Results) -> None:
+    assert [session.id for session in db.continuations(f"c{number}")] == [results[0]]
+    assert set(results) == {results[0]}
+
+
+def _begin_chat(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     """A chat's first message, received by all of them; each would begin a conversation of its own."""
     mine = f"c{number}-{stage.index}"
     create = types.NewConversation(source="race", route=f"chat:{number}")
 
     def begin() -> str:
-        uid = f"{mine}.1"
-        receipt = db.append_message(mine, role="user", content="hello", uid=uid, create=create)
-        stage.tell(checker.Sent(mine, mine, uid, "hello", receipt))
+        receipt = db.append_message(mine, role="user", content="hello", uid=f"{mine}.1", create=create)
+        stage.tell(checker.Sent(mine, mine, f"{mine}.1", "hello", receipt))
         return receipt.conversation_id
 
     return _refused(begin, errors.RouteMoved)
 
 
-def _same_birth(stage: zygote.Stage, db: SessionDB, number: int) -> int:
+def _check_chat(db: SessionDB, number: int, results: Results) -> None:
+    winner = _check_winner(db, number, results)
+    assert db.route(f"chat:{number}").conversation_id == winner
+    born = [db.get_session(f"c{number}-{index}") for index in range(len(results))]
+    assert [session.id for session in born if session] == [winner]
+
+
+def _begin_conversation(stage: zygote.Stage, db: SessionDB, number: int) -> int:
     c = f"c{number}"
-    receipt = workers.send(stage, db, c, f"{c}.{stage.index}", "hi", create=types.NewConversation(source="race"))
+    receipt = load.send(stage, db, c, f"{c}.{stage.index}", "hi", create=types.NewConversation(source="race"))
     return receipt.seq if receipt else 0
 
 
-def _same_uid(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    receipt = workers.send(stage, db, "c", f"uid {number}", "said once")
+def _check_begun(db: SessionDB, number: int, results: Results) -> None:
+    assert sorted(results) == list(range(1, len(results) + 1))
+
+
+def _send_same(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
+    receipt = load.send(stage, db, "c", f"uid {number}", "said once")
     return [receipt.seq, receipt.duplicate] if receipt else []
 
 
-def _titles(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    mine = f"c{number}-{stage.index}"
-    db.create_session(mine, source="race")
-    stage.barrier.wait()
-    return _refused(lambda: db.set_session_title(mine, f"title {number}"), errors.TitleTaken)
+def _check_same(db: SessionDB, number: int, results: Results) -> None:
+    assert {seq for seq, _ in results} == {5 + number}
+    assert [duplicate for _, duplicate in results].count(False) == 1
 
 
-def _routes(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    mine = f"c{number}-{stage.index}"
-    db.create_session(mine, source="race")
-    version = db.route("chat").version
-    stage.barrier.wait()
-    return _refused(lambda: db.bind_route("chat", mine, version=version).conversation_id, errors.RouteMoved)
-
-
-def _budgets(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    """Everybody reads the same version, and would add one to what was spent."""
-    version, spent = db.budget("c")
-    stage.barrier.wait()
-    return [version, db.update_budget("c", version, {"rounds": spent.get("rounds", 0) + 1})]
-
-
-def _ends(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
-    """Everybody saw that the process has ended, and each would tell of it in words of its own."""
-    name = f"p{number}"
-    _first(stage, lambda: db.processes.record_start(_process(name)))
-    return db.processes.record_end(name, "exited", stage.index, f"told by {stage.index}")
-
-
-def _process(name: str) -> types.Process:
-    return types.Process(id=name, conversation_id="c", command="make", folder="/", started_at=1.0, place="{}")
-
-
-def _arrivals(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    """The same thing comes in by all of them, and all of them say what became of it."""
-    inbound = db.mail.add_inbox_entry("c", f"k{number}", "came in")
-    stage.barrier.wait()
-    return [inbound.id, db.mail.settle_inbox_entry(inbound.id, f"settled by {stage.index}", 1)]
-
-
-def _facts(stage: zygote.Stage, db: SessionDB, number: int) -> list[int]:
-    """All of them remember and allow the same."""
-    made = (
-        db.memory.add("o", f"fact {number}", source="c"),
-        db.permissions.grant("o", f"rule {number}", session_id="c", by="me"),
-    )
-    return [each.id for each in made]
-
-
-def _deletion(stage: zygote.Stage, db: SessionDB, number: int) -> str:
-    """One deletes, one branches, the others write: whoever comes first decides."""
+def _delete_and_branch(stage: zygote.Stage, db: SessionDB, number: int) -> str:
+    """One deletes, one branches, the others write: the first decides."""
     c = f"c{number}"
     _first(stage, lambda: steps.say(db, c, 3))
-    calls: list[Callable[[], Any]] = [
-        lambda: db.delete_conversation(c),
-        lambda: db.branch(c, 2, branch_id=f"{c}-b"),
-    ]
+    calls: list[Callable[[], Any]] = [lambda: db.delete_conversation(c), lambda: db.branch(c, 2, branch_id=f"{c}-b")]
     call = calls[stage.index] if stage.index < 2 else lambda: db.append_message(c, role="user", content="late")
     try:
         call()
@@ -217,20 +202,56 @@ def _deletion(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     return "done"
 
 
-ROUNDS: dict[str, Callable[[zygote.Stage, SessionDB, int], Any]] = {
-    "everybody": _everybody,
-    "one lease": _one_lease,
-    "no leases": _no_leases,
-    "two calls": _two_calls,
-    "resumes": _resumes,
-    "births": _births,
-    "same birth": _same_birth,
-    "same uid": _same_uid,
-    "titles": _titles,
-    "routes": _routes,
-    "budgets": _budgets,
-    "ends": _ends,
-    "arrivals": _arrivals,
-    "facts": _facts,
-    "deletion": _deletion,
+def _check_deleted(db: SessionDB, number: int, results: Results) -> None:
+    is_deleted = results[0] == "done"
+    assert tuple(results[:2]) == (("done", "ConversationDeleted") if is_deleted else ("HasBranches", "done"))
+    assert steps.deleted(db, f"c{number}") == is_deleted
+    assert (db.get_session(f"c{number}-b") is None) == is_deleted
+
+
+def _bind_route(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
+    mine = f"c{number}-{stage.index}"
+    db.create_session(mine, source="race")
+    version = db.route("chat").version
+    stage.barrier.wait()
+    return _refused(lambda: db.bind_route("chat", mine, version=version).conversation_id, errors.RouteMoved)
+
+
+def _spend(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
+    """All read the same version, and would add one to the spent rounds."""
+    version, spent = db.budget("c")
+    stage.barrier.wait()
+    assert (version, spent.get("rounds", 0)) == (number, number)
+    return db.update_budget("c", version, {"rounds": number + 1})
+
+
+def _end_process(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
+    """All saw that the process has ended, and each would report it in its own words."""
+    name = f"p{number}"
+    process = types.Process(id=name, conversation_id="c", command="make", folder="/", started_at=1.0, place="{}")
+    _first(stage, lambda: db.processes.record_start(process))
+    return db.processes.record_end(name, "exited", stage.index, f"told by {stage.index}")
+
+
+def _check_process(db: SessionDB, number: int, results: Results) -> None:
+    _check_one(db, number, results)
+    notices = [each.text for each in db.mail.inbox_entries("c", limit=1_000) if each.key == f"process:p{number}"]
+    assert notices == [f"told by {results.index(True)}"]
+    codes = [each.exit_code for each in db.processes.all("c") if each.id == f"p{number}"]
+    assert codes == [results.index(True)]
+
+
+RACES = {
+    "compact and append": Race(_compact_and_append, _check_compactions),
+    "compact with lease": Race(_compact_with_lease, _check_one_done("Busy")),
+    "compact without lease": Race(_compact_without_lease, _check_one_done("Superseded")),
+    "end and continue": Race(_end_and_continue, _check_continued),
+    "resume": Race(_resume, _check_resumed),
+    "begin chat": Race(_begin_chat, _check_chat),
+    "begin conversation": Race(_begin_conversation, _check_begun),
+    "send same uid": Race(_send_same, _check_same),
+    "delete and branch": Race(_delete_and_branch, _check_deleted),
+    "bind route": Race(_bind_route, _check_winner),
+    "spend budget": Race(_spend, _check_one),
+    "end process": Race(_end_process, _check_process),
 }

@@ -1,9 +1,4 @@
-"""Every write of the store as something a process can be killed in.
-
-Each step is prepared on a conversation of its own (so that a thousand of them share one database), run,
-and looked at. `observe` leaves out only what differs between two runs of the same step: the
-conversation's own name, generated ids and times. Two equal observations are two equal states.
-"""
+"""Every write of the store as something a process can be killed in."""
 
 from __future__ import annotations
 
@@ -15,18 +10,26 @@ import msgspec
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, disk, zygote
+from tests.faults import checker, zygote
+from tests.support import faulty_disk
 
 Args = dict[str, Any]
 
 
 class Step(NamedTuple):
-    """`again`: repeating it when it was already done changes nothing, so a client that never heard may."""
+    """A write of the store. `again`: repeating it when it was already done changes nothing, so a client may."""
 
-    operations: tuple[str, ...]
+    operation: str
     prepare: Callable[[SessionDB, str], Args]
-    run: Callable[[SessionDB, Args], Any]
+    call: Callable[[SessionDB, str, Args], Any]
     again: bool = True
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return tuple(self.operation.split())
+
+    def run(self, db: SessionDB, args: Args) -> Any:
+        return self.call(db, args["id"], args)
 
 
 def say(db: SessionDB, c: str, count: int = 4) -> Args:
@@ -36,16 +39,29 @@ def say(db: SessionDB, c: str, count: int = 4) -> Args:
     return {"id": c}
 
 
+def _say_and(*more: Callable[[SessionDB, str], Any]) -> Callable[[SessionDB, str], Args]:
+    return _prepare(say, *more)
+
+
+def _prepare(
+    first: Callable[[SessionDB, str], Args], *more: Callable[[SessionDB, str], Any]
+) -> Callable[[SessionDB, str], Args]:
+    """Prepare in several parts; the dictionaries among their results are arguments of the step."""
+
+    def prepare(db: SessionDB, c: str) -> Args:
+        args = first(db, c)
+        for each in more:
+            found = each(db, c)
+            args |= found if isinstance(found, dict) else {}
+        return args
+
+    return prepare
+
+
 def compacted(db: SessionDB, c: str) -> Args:
     args = say(db, c)
     lease = db.acquire_lease(c, "compact", "earlier")
     db.commit_compaction(lease, summary=checker.summarize(db.context(c), 2), cut_seq=2, child_id=f"{c}-1")
-    return args
-
-
-def _ended(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    db.end_conversation(c, "done")
     return args
 
 
@@ -65,56 +81,46 @@ def _drafted(db: SessionDB, c: str) -> Args:
     return {**args, "lease": msgspec.to_builtins(lease), "summary": summary}
 
 
-def _undone(db: SessionDB, c: str) -> Args:
-    args = compacted(db, c)
-    db.undo_compaction(c)
-    return args
-
-
-def _hidden(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    db.hide(c, 2, 3)
-    return args
-
-
-def _read_by_branch(db: SessionDB, c: str) -> Args:
-    args = compacted(db, c)
-    db.branch(c, 4, branch_id=f"{c}-b")
-    return args
-
-
-def _bound(db: SessionDB, c: str) -> Args:
-    args = compacted(db, c)
-    db.hide(c, 4)
-    db.acquire_lease(c, "turn", "me")
-    db.bind_route(f"chat:{c}", c, version=0)
-    return _spent(db, c, args)
-
-
-def _spent(db: SessionDB, c: str, args: Args | None = None) -> Args:
-    args = args or say(db, c)
-    db.update_budget(c, 0, {"attempts": 1})
-    return args
-
-
 def process(c: str) -> types.Process:
     return types.Process(id=c, conversation_id=c, command="make", folder="/", started_at=1.0, place="{}")
 
 
-def _received(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    return {**args, "inbound": db.mail.add_inbox_entry(c, f"key of {c}", "came in").id}
+def _begin_audit(db: SessionDB, c: str) -> Args:
+    return {"act": db.permissions.begin_audit(c, "call", "shell", "make", True, "me")}
 
 
-def _running(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
+def _receive(db: SessionDB, c: str) -> Args:
+    return {"inbound": db.mail.add_inbox_entry(c, f"key of {c}", "came in").id}
+
+
+def _remember(db: SessionDB, c: str) -> Args:
+    return {"memory": db.memory.add(c, "likes tea", source=c).id}
+
+
+def _spend(db: SessionDB, c: str) -> None:
+    db.update_budget(c, 0, {"attempts": 1})
+
+
+def _start_process(db: SessionDB, c: str) -> None:
     db.processes.record_start(process(c))
-    return args
 
 
-def _remembered(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    return {**args, "memory": db.memory.add(c, "likes tea", source=c).id}
+def _pin(db: SessionDB, c: str) -> None:
+    db.pin(c, 2)
+
+
+_ended = _say_and(lambda db, c: db.end_conversation(c, "done"))
+_hidden = _say_and(lambda db, c: db.hide(c, 2, 3))
+_undone = _prepare(compacted, lambda db, c: db.undo_compaction(c))
+_read_by_branch = _prepare(compacted, lambda db, c: db.branch(c, 4, branch_id=f"{c}-b"))
+_everything = _prepare(
+    compacted,
+    lambda db, c: db.hide(c, 4),
+    lambda db, c: db.acquire_lease(c, "turn", "me"),
+    lambda db, c: db.bind_route(f"chat:{c}", c, version=0),
+    lambda db, c: db.permissions.grant(c, "shell(make)", session_id=c, by="me"),
+    *(_spend, _receive, _start_process, _remember, _pin, _begin_audit),
+)
 
 
 def _acted(db: SessionDB, c: str) -> Args:
@@ -125,28 +131,6 @@ def _acted(db: SessionDB, c: str) -> Args:
     db.permissions.begin_audit(c, "call", "start_process", "make", True, "me")
     db.processes.record_start(process(c))
     db.processes.record_end(c, "exited", 0, "ended: make", at=2.0)
-    return args
-
-
-def _pinned(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    db.pin(c, 2)
-    return args
-
-
-def _audited(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
-    return {**args, "act": db.permissions.begin_audit(c, "call", "shell", "make", True, "me")}
-
-
-def _all_of_it(db: SessionDB, c: str) -> Args:
-    args = _bound(db, c)
-    db.mail.add_inbox_entry(c, f"key of {c}", "came in")
-    db.processes.record_start(process(c))
-    db.memory.add(c, "likes tea", source=c)
-    db.pin(c, 2)
-    db.permissions.grant(c, "shell(make)", session_id=c, by="me")
-    db.permissions.begin_audit(c, "call", "shell", "make", True, "me")
     return args
 
 
@@ -171,8 +155,8 @@ def _arrived(db: SessionDB, c: str) -> Args:
     return {**args, "claim": claim, "arrival": came(db, c).id, "other": came(db, c, f"{c}+").id}
 
 
-def _begin(db: SessionDB, args: Args) -> types.InboundMessage | None:
-    return db.mail.begin_inbound(_claim(args), args["arrival"], args["id"], [args["other"]])
+def _begin(db: SessionDB, c: str, args: Args) -> types.InboundMessage | None:
+    return db.mail.begin_inbound(_claim(args), args["arrival"], c, [args["other"]])
 
 
 def _waiting(db: SessionDB, c: str) -> Args:
@@ -181,16 +165,16 @@ def _waiting(db: SessionDB, c: str) -> Args:
     return {**args, "other": came(db, c, f"{c}+").id}
 
 
-def _take_up(db: SessionDB, args: Args) -> types.NextInbound:
+def _take_up(db: SessionDB, c: str, args: Args) -> types.NextInbound:
     def choose(waiting: Sequence[types.InboundMessage], _: types.Route) -> tuple[int, str, list[int]]:
-        return waiting[0].id, args["id"], [args["other"]]
+        return waiting[0].id, c, [args["other"]]
 
-    return db.mail.begin_next_inbound(f"chat:{args['id']}", choose)
+    return db.mail.begin_next_inbound(f"chat:{c}", choose)
 
 
 def _worked(db: SessionDB, c: str) -> Args:
     args = _arrived(db, c)
-    _begin(db, args)
+    _begin(db, args["id"], args)
     db.append_message(c, role="user", content=f"said {c}", uid=f"inbox:far:{c}")
     return args
 
@@ -201,163 +185,146 @@ def answer(db: SessionDB, claim: types.ChatLease, arrival: int, seq: int, c: str
     return db.mail.settle_inbound(claim, arrival, "answered", **where)
 
 
-def _answer(db: SessionDB, args: Args) -> bool:
-    return answer(db, _claim(args), args["arrival"], 5, args["id"])
+def _answer(db: SessionDB, c: str, args: Args) -> bool:
+    return answer(db, _claim(args), args["arrival"], 5, c)
 
 
 def _answered(db: SessionDB, c: str) -> Args:
     args = _worked(db, c)
-    _answer(db, args)
+    _answer(db, args["id"], args)
     return {**args, "outgoing": db.mail.replies(args["arrival"])[0].id}
-
-
-def _asked(db: SessionDB, c: str) -> Args:
-    return {**say(db, c), "code": db.contacts.create_pairing_code(f"far {c}", c)}
 
 
 def _claim(args: Args) -> types.ChatLease:
     return msgspec.convert(args["claim"], types.ChatLease)
 
 
-def _nothing(db: SessionDB, c: str) -> Args:
-    return {"id": c}
-
-
 def _lease(args: Args) -> types.Lease:
     return msgspec.convert(args["lease"], types.Lease)
 
 
-def _append(db: SessionDB, args: Args, **how: Any) -> Any:
-    return db.append_message(args["id"], role="user", content="new", uid=f"{args['id']}:new", **how)
+def _append(db: SessionDB, c: str, args: Args, **how: Any) -> Any:
+    return db.append_message(c, role="user", content="new", uid=f"{c}:new", **how)
 
 
-def _batch(db: SessionDB, args: Args) -> Any:
-    c = args["id"]
+def _batch(db: SessionDB, c: str, args: Args) -> Any:
     known = {"role": "user", "content": "message 2", "uid": f"{c}:2"}
     new = [{"role": "user", "content": f"new {n}", "uid": f"{c}:new{n}"} for n in range(3)]
     return db.append_messages(c, [new[0], known, *new[1:]])
 
 
-def _create_with_route(db: SessionDB, args: Args) -> Any:
-    c = args["id"]
-    return _append(db, args, create=types.NewConversation(source="fault", title=f"born {c}", route=f"chat:{c}"))
+def _create_with_route(db: SessionDB, c: str, args: Args) -> Any:
+    return _append(db, c, args, create=types.NewConversation(source="fault", title=f"born {c}", route=f"chat:{c}"))
 
 
-def _commit(db: SessionDB, args: Args) -> Any:
-    child = f"{args['id']}-2"
+def _commit(db: SessionDB, c: str, args: Args) -> Any:
+    child = f"{c}-2"
     return db.commit_compaction(_lease(args), summary=args["summary"], cut_seq=3, child_id=child)
 
 
-def _commit_unleased(db: SessionDB, args: Args) -> Any:
-    work, child = _lease(args).snapshot, f"{args['id']}-2"
+def _commit_unleased(db: SessionDB, c: str, args: Args) -> Any:
+    work, child = _lease(args).snapshot, f"{c}-2"
     return db.commit_compaction(work, summary=args["summary"], cut_seq=3, pinned=[1], child_id=child)
 
 
-def two_calls(db: SessionDB, args: Args) -> Any:
-    c = args["id"]
+def two_calls(db: SessionDB, c: str, args: Args) -> Any:
     db.end_session(c, "compression")
     return db.create_session(f"{c}-1", source="fault", parent_session_id=c)
 
 
-def _append_twice(db: SessionDB, args: Args) -> None:
+def _append_twice(db: SessionDB, c: str, args: Args) -> None:
     """The second one of a process is a single statement on PostgreSQL, and so is every one under a lease."""
-    _append(db, args)
-    db.append_message(args["id"], role="user", content="again", uid=f"{args['id']}:again")
+    _append(db, c, args)
+    db.append_message(c, role="user", content="again", uid=f"{c}:again")
 
 
 STEPS: dict[str, Step] = {
-    "append": Step(("append",), say, _append),
-    "append_twice": Step(("append",), say, _append_twice),
-    "append_batch": Step(("append",), say, _batch),
-    "append_create": Step(("append",), _nothing, _create_with_route),
-    "append_resuming": Step(("append",), _ended, _append),
-    "append_fenced": Step(("append",), _leased("turn"), lambda db, args: _append(db, args, lease=_lease(args))),
-    "append_to_old_id": Step(("append",), compacted, _append),
-    "acquire": Step(("acquire",), say, lambda db, args: db.acquire_lease(args["id"], "compact", "me"), again=False),
+    "append": Step("append", say, _append),
+    "append_twice": Step("append", say, _append_twice),
+    "append_batch": Step("append", say, _batch),
+    "append_create": Step("append", lambda db, c: {"id": c}, _create_with_route),
+    "append_resuming": Step("append", _ended, _append),
+    "append_fenced": Step("append", _leased("turn"), lambda db, c, args: _append(db, c, args, lease=_lease(args))),
+    "append_to_old_id": Step("append", compacted, _append),
+    "acquire": Step("acquire", say, lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False),
     "acquire_again": Step(
-        ("acquire",), _leased("compact"), lambda db, args: db.acquire_lease(args["id"], "compact", "me"), again=False
+        "acquire", _leased("compact"), lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False
     ),
-    "renew": Step(("renew",), _leased("compact"), lambda db, args: db.renew_lease(_lease(args))),
-    "release": Step(("release",), _leased("compact"), lambda db, args: db.release_lease(_lease(args))),
-    "commit": Step(("commit",), _drafted, _commit),
-    "commit_unleased": Step(("commit",), _drafted, _commit_unleased),
-    "end": Step(("end",), say, lambda db, args: db.end_session(args["id"], "done")),
-    "end_conversation": Step(("end",), compacted, lambda db, args: db.end_conversation(args["id"], "done")),
-    "resume": Step(("resume",), _ended, lambda db, args: db.resume(args["id"])),
-    "branch": Step(("branch",), _hidden, lambda db, args: db.branch(args["id"], 3, branch_id=f"{args['id']}-b")),
-    "hide": Step(("hide",), compacted, lambda db, args: db.hide(args["id"], 3, 4), again=False),
-    "show": Step(("show",), _hidden, lambda db, args: db.show(args["id"]), again=False),
-    "undo": Step(("undo",), compacted, lambda db, args: db.undo_compaction(args["id"]), again=False),
-    "redo": Step(("redo",), _undone, lambda db, args: db.redo_compaction(args["id"]), again=False),
-    "redact": Step(("redact",), _read_by_branch, lambda db, args: db.redact(args["id"], 1), again=False),
-    "delete": Step(("delete",), _all_of_it, lambda db, args: db.delete_conversation(args["id"]), again=False),
-    "create": Step(("create",), _nothing, lambda db, args: db.create_session(args["id"], source="fault")),
-    "two_calls": Step(("end", "create"), say, two_calls),
-    "title": Step(("title",), say, lambda db, args: db.set_session_title(args["id"], f"other {args['id']}")),
-    "folder": Step(("folder",), say, lambda db, args: db.set_session_folder(args["id"], f"/work/{args['id']}")),
-    "metadata": Step(("metadata",), say, lambda db, args: db.set_session_metadata(args["id"], {"id": args["id"]})),
-    "route": Step(
-        ("route",), say, lambda db, args: db.bind_route(f"chat:{args['id']}", args["id"], version=0), again=False
-    ),
-    "spend_first": Step(("budget",), say, lambda db, args: db.update_budget(args["id"], 0, {"attempts": 1})),
-    "spend": Step(("budget",), _spent, lambda db, args: db.update_budget(args["id"], 1, {"attempts": 2})),
-    "remember": Step(("memory",), say, lambda db, args: db.memory.add(args["id"], "likes tea", source=args["id"])),
+    "renew": Step("renew", _leased("compact"), lambda db, c, args: db.renew_lease(_lease(args))),
+    "release": Step("release", _leased("compact"), lambda db, c, args: db.release_lease(_lease(args))),
+    "commit": Step("commit", _drafted, _commit),
+    "commit_unleased": Step("commit", _drafted, _commit_unleased),
+    "end": Step("end", say, lambda db, c, args: db.end_session(c, "done")),
+    "end_conversation": Step("end", compacted, lambda db, c, args: db.end_conversation(c, "done")),
+    "resume": Step("resume", _ended, lambda db, c, args: db.resume(c)),
+    "branch": Step("branch", _hidden, lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
+    "hide": Step("hide", compacted, lambda db, c, args: db.hide(c, 3, 4), again=False),
+    "show": Step("show", _hidden, lambda db, c, args: db.show(c), again=False),
+    "undo": Step("undo", compacted, lambda db, c, args: db.undo_compaction(c), again=False),
+    "redo": Step("redo", _undone, lambda db, c, args: db.redo_compaction(c), again=False),
+    "redact": Step("redact", _read_by_branch, lambda db, c, args: db.redact(c, 1), again=False),
+    "delete": Step("delete", _everything, lambda db, c, args: db.delete_conversation(c), again=False),
+    "create": Step("create", lambda db, c: {"id": c}, lambda db, c, args: db.create_session(c, source="fault")),
+    "two_calls": Step("end create", say, two_calls),
+    "title": Step("title", say, lambda db, c, args: db.set_session_title(c, f"other {c}")),
+    "folder": Step("folder", say, lambda db, c, args: db.set_session_folder(c, f"/work/{c}")),
+    "metadata": Step("metadata", say, lambda db, c, args: db.set_session_metadata(c, {"id": c})),
+    "route": Step("route", say, lambda db, c, args: db.bind_route(f"chat:{c}", c, version=0), again=False),
+    "spend_first": Step("budget", say, lambda db, c, args: db.update_budget(c, 0, {"attempts": 1})),
+    "spend": Step("budget", _say_and(_spend), lambda db, c, args: db.update_budget(c, 1, {"attempts": 2})),
+    "remember": Step("memory", say, lambda db, c, args: db.memory.add(c, "likes tea", source=c)),
     "revise": Step(
-        ("memory",),
-        _remembered,
-        lambda db, args: db.memory.update(args["id"], args["memory"], "likes rain"),
+        "memory", _say_and(_remember), lambda db, c, args: db.memory.update(c, args["memory"], "likes rain")
     ),
-    "forget": Step(("memory",), _remembered, lambda db, args: db.memory.delete(args["id"], args["memory"])),
-    "receive": Step(
-        ("inbox",), say, lambda db, args: db.mail.add_inbox_entry(args["id"], f"key of {args['id']}", "came in")
+    "forget": Step("memory", _say_and(_remember), lambda db, c, args: db.memory.delete(c, args["memory"])),
+    "receive": Step("inbox", say, lambda db, c, args: db.mail.add_inbox_entry(c, f"key of {c}", "came in")),
+    "settle": Step(
+        "inbox", _say_and(_receive), lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2)
     ),
-    "settle": Step(("inbox",), _received, lambda db, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2)),
-    "process_started": Step(("process",), say, lambda db, args: db.processes.record_start(process(args["id"]))),
+    "process_started": Step("process", say, lambda db, c, args: db.processes.record_start(process(c))),
     "process_ended": Step(
-        ("process",), _running, lambda db, args: db.processes.record_end(args["id"], "exited", 0, "it ended", at=2.0)
+        "process",
+        _say_and(_start_process),
+        lambda db, c, args: db.processes.record_end(c, "exited", 0, "it ended", at=2.0),
     ),
-    "grant": Step(
-        ("grant",),
-        say,
-        lambda db, args: db.permissions.grant(args["id"], "shell(make)", session_id=args["id"], by="me"),
-    ),
-    "pin": Step(("pin",), say, lambda db, args: db.pin(args["id"], 2)),
-    "unpin": Step(("pin",), _pinned, lambda db, args: db.unpin(args["id"], 2)),
-    "branch_pinned": Step(("branch",), _pinned, lambda db, args: db.branch(args["id"], 3, branch_id=f"{args['id']}-b")),
+    "grant": Step("grant", say, lambda db, c, args: db.permissions.grant(c, "shell(make)", session_id=c, by="me")),
+    "pin": Step("pin", say, lambda db, c, args: db.pin(c, 2)),
+    "unpin": Step("pin", _say_and(_pin), lambda db, c, args: db.unpin(c, 2)),
+    "branch_pinned": Step("branch", _say_and(_pin), lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
     "audit_begin": Step(
-        ("audit",),
+        "audit",
         say,
-        lambda db, args: db.permissions.begin_audit(args["id"], "call", "shell", "make", True, "me"),
+        lambda db, c, args: db.permissions.begin_audit(c, "call", "shell", "make", True, "me"),
         again=False,
     ),
-    "audit_end": Step(("audit",), _audited, lambda db, args: db.permissions.end_audit(args["act"], True)),
-    "arrive": Step(("arrive",), say, lambda db, args: arrived(db, args["id"])[1]),
+    "audit_end": Step("audit", _say_and(_begin_audit), lambda db, c, args: db.permissions.end_audit(args["act"], True)),
+    "arrive": Step("arrive", say, lambda db, c, args: arrived(db, c)[1]),
     "take": Step(
-        ("take",),
-        say,
-        lambda db, args: db.mail.acquire_chat_lease(f"route:chat:{args['id']}", 300.0, "me"),
+        "take", say, lambda db, c, args: db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"), again=False
+    ),
+    "begin_inbound": Step("begin", _arrived, _begin, again=False),
+    "begin_next": Step("begin", _waiting, _take_up, again=False),
+    "settle_inbound": Step("settle", _worked, _answer),
+    "settle_sending": Step(
+        "inbox",
+        _say_and(_receive),
+        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(c, "told")]),
+    ),
+    "post": Step("post", say, lambda db, c, args: db.mail.post(_out(c, "asked"), key=f"post {c}")),
+    "begin_sending": Step(
+        "send", _answered, lambda db, c, args: db.mail.begin_sending(_claim(args), args["outgoing"]), again=False
+    ),
+    "delivered": Step("delivered", _answered, lambda db, c, args: db.mail.mark_delivered(args["outgoing"], "there")),
+    "send_failed": Step("send", _answered, lambda db, c, args: db.mail.mark_failed(args["outgoing"], "no", None)),
+    "pair": Step(
+        "contacts",
+        _say_and(lambda db, c: {"code": db.contacts.create_pairing_code(f"far {c}", c)}),
+        lambda db, c, args: db.contacts.pair(f"far {c}", args["code"]),
         again=False,
     ),
-    "begin_inbound": Step(("begin",), _arrived, _begin, again=False),
-    "begin_next": Step(("begin",), _waiting, _take_up, again=False),
-    "settle_inbound": Step(("settle",), _worked, _answer),
-    "settle_sending": Step(
-        ("inbox",),
-        _received,
-        lambda db, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(args["id"], "told")]),
-    ),
-    "post": Step(("post",), say, lambda db, args: db.mail.post(_out(args["id"], "asked"), key=f"post {args['id']}")),
-    "begin_sending": Step(
-        ("send",), _answered, lambda db, args: db.mail.begin_sending(_claim(args), args["outgoing"]), again=False
-    ),
-    "delivered": Step(("delivered",), _answered, lambda db, args: db.mail.mark_delivered(args["outgoing"], "there")),
-    "send_failed": Step(("send",), _answered, lambda db, args: db.mail.mark_failed(args["outgoing"], "no", None)),
-    "pair": Step(
-        ("contacts",), _asked, lambda db, args: db.contacts.pair(f"far {args['id']}", args["code"]), again=False
-    ),
-    "delete_answered": Step(("delete",), _answered, lambda db, args: db.delete_conversation(args["id"]), again=False),
-    "redact_answered": Step(("redact",), _answered, lambda db, args: db.redact(args["id"], 5), again=False),
-    "redact_acts": Step(("redact",), _acted, lambda db, args: db.redact(args["id"], 1), again=False),
+    "delete_answered": Step("delete", _answered, lambda db, c, args: db.delete_conversation(c), again=False),
+    "redact_answered": Step("redact", _answered, lambda db, c, args: db.redact(c, 5), again=False),
+    "redact_acts": Step("redact", _acted, lambda db, c, args: db.redact(c, 1), again=False),
 }
 
 
@@ -447,12 +414,9 @@ def deleted(db: SessionDB, c: str) -> bool:
     return False
 
 
-# --- tasks of children ---------------------------------------------------------------------------------
-
-
 def perform(stage: zygote.Stage) -> None:
     """The step itself; where and how the child dies is not its business."""
-    shim = disk.Disk() if "disk" in stage.args else None
+    shim = faulty_disk.Disk() if "disk" in stage.args else None
     with stage.open() as db:
         if shim:
             shim.arm(**stage.args["disk"])
@@ -462,7 +426,7 @@ def perform(stage: zygote.Stage) -> None:
 
 def open_only(stage: zygote.Stage) -> None:
     """First creation or reconcile: all of it happens while the store is opened."""
-    shim = disk.Disk() if "disk" in stage.args else None
+    shim = faulty_disk.Disk() if "disk" in stage.args else None
     if shim:
         shim.arm(**stage.args["disk"])
     stage.open().close()

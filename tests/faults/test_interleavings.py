@@ -1,8 +1,4 @@
-"""Every interleaving of compactors, an appender and whoever comes between, at the boundaries of the lock.
-
-All of them are played, none is sampled; `make chaos` plays those of larger casts. The model says which commit must
-be refused and how; messages appended between snapshot and commit are in the context afterwards, in order.
-"""
+"""Every interleaving of compactors, an appender and whoever comes between, at the boundaries of the lock."""
 
 from __future__ import annotations
 
@@ -10,8 +6,9 @@ import math
 
 import pytest
 
-from tests.faults import interleavings
+from tests.faults import interleavings, overlapping_calls
 from tests.faults.interleavings import appender, compactor
+from tests.support import postgres
 
 ONE, TWO = compactor("one"), compactor("two")
 
@@ -38,6 +35,15 @@ def test_every_interleaving_keeps_every_promise(cast: str) -> None:
     print(f"{cast}: {result.count} interleavings")
     assert result.problems == []
     assert result.count == expected == _multinomial([len(actor.actions) for actor in actors])
+
+
+@pytest.mark.parametrize("first", overlapping_calls.CALLS)
+def test_overlapping_calls_end_like_one_after_the_other(first: str) -> None:
+    """Each call on PostgreSQL, held before its commit, with every other call."""
+    with overlapping_calls.open_overlap(postgres.fresh()) as overlap:
+        found = [problem for second in overlapping_calls.CALLS for problem in overlap.play(first, second)]
+        assert found == []
+        assert overlap.pair.one.admin.fsck().ok
 
 
 def test_schedules_are_all_different_and_complete() -> None:

@@ -1,13 +1,7 @@
-"""Stores of other versions: older ones are brought up with their data, newer ones refused or left alone.
-
-A process killed anywhere on the way leaves nothing half: the next open begins again and gets through. Twenty kills
-at every point (HOLDFAST_KILLS sets another number), a quarter of them in making a store where both that and bringing
-up an older one pass it; what they left is opened once for each that differs.
-"""
+"""Stores of other versions: older ones are brought up with their data, newer ones refused or left alone."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -19,74 +13,68 @@ from holdfast.store import deletion
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan
 from holdfast.store.sqlite import driver as sqlite_driver
-from tests.faults import checker, kills, olden, steps
+from tests.faults import checker, kill_points, older_schemas, steps
 from tests.faults import zygote as zygotes
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS") or 20)
-PARTS = 4
+KILLS = 20
+PARTS = 6
 
 
 def _course(path: Path, plan: SchemaPlan = SCHEMA_PLAN) -> list[str]:
     """The points an open passes on its way."""
     names: list[str] = []
-    with kills.hooked(names.append):
+    with kill_points.hooked(names.append):
         sqlite_driver.SqliteDriver(str(path), plan=plan).close()
     assert fault_points.hook is None
     return names
 
 
-@pytest.mark.parametrize("name", olden.OLDER)
+@pytest.mark.parametrize("name", older_schemas.OLDER)
 def test_older_store_is_brought_up_with_all_its_data(name: str, place: Path) -> None:
     path = place / "store.db"
-    before = olden.make(path, olden.OLDER[name])
+    before = older_schemas.make(path, older_schemas.OLDER[name])
+    assert len(_course(Path(shutil.copy(path, place / "watched.db")))) > 5
     with SessionDB(path) as db:
-        assert olden.contents(db) == before
+        assert older_schemas.contents(db) == before
         assert checker.verify(db, also=["a", "b", "a-b"]) == []
         # What it had not before works now.
         for step in ("hide", "redact", "redo", "delete", "acquire", "commit", "spend"):
             steps.STEPS[step].run(db, steps.STEPS[step].prepare(db, f"new-{step}"))
         history = [checker.Erased("new-delete"), checker.Erased("new-redact", 1)]
-        assert (
-            checker.verify(db, history, also=[f"new-{step}" for step in ("hide", "redact", "redo", "commit", "spend")])
-            == []
-        )
+        assert checker.verify(db, history, also=["new-hide", "new-redact", "new-redo", "new-commit"]) == []
     # Once brought up, an open passes by.
     assert _course(path) == []
 
 
-def test_every_older_store_needs_something_done(place: Path) -> None:
-    for number, (name, older) in enumerate(olden.OLDER.items()):
-        path = place / f"{number}.db"
-        olden.make(path, older)
-        assert len(_course(path)) > 5, name
-
-
-# --- killed on the way ---------------------------------------------------------------------------------
-
-
 def _both_courses(place: Path) -> tuple[list[str], list[str]]:
     """The points of making a store, and those of bringing up an older one."""
-    olden.make(place / "watched older.db", olden.OLDER["much"])
+    older_schemas.make(place / "watched older.db", older_schemas.OLDER["much"])
     return _course(place / "watched new.db"), _course(place / "watched older.db")
 
 
+def kill_open(zygote: zygotes.Zygote, path: Path, number: int, known: set[str]) -> bool:
+    """Kill an open at a point of its migration; whether the state that was left is a new one."""
+    outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
+    assert outcome.state == "killed", number
+    is_new = outcome.left not in known
+    known.add(outcome.left)
+    return is_new
+
+
 @pytest.mark.parametrize("part", range(PARTS))
-def test_creation_killed_at_any_point_is_done_by_the_next_open(part: int, zygote: zygotes.Zygote, place: Path) -> None:
+def test_next_open_completes_a_creation_killed_at_any_point(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     course, other = _both_courses(place)
     assert {"migrate.CREATE TABLE meta", "migrate.labels", "migrate.committing", "migrate.committed"} <= set(course)
     known: set[str] = set()
     for number in range(part, len(course), PARTS):
         for _ in range(KILLS // 4 if course[number] in other else KILLS):
             path = _fresh(place)
-            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
-            assert outcome.state == "killed", course[number]
-            if outcome.left not in known:
+            if kill_open(zygote, path, number, known):
                 _works(path)
-                known.add(outcome.left)
 
 
-def test_creation_killed_between_two_writes_is_done_by_the_next_open(zygote: zygotes.Zygote, place: Path) -> None:
-    assert kills.kill_creation(zygote, place, _works, every=3) > 20
+def test_next_open_completes_a_creation_killed_before_a_write(zygote: zygotes.Zygote, place: Path) -> None:
+    assert kill_points.kill_creation(zygote, place, _works, every=8) > 8
 
 
 def _fresh(place: Path) -> Path:
@@ -104,39 +92,33 @@ def _works(path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_older_store_killed_at_any_point_is_brought_up_by_the_next_open(
-    part: int, zygote: zygotes.Zygote, place: Path
-) -> None:
+def test_next_open_brings_up_an_older_store_killed_at_any_point(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     original, known = place / "original.db", set[str]()
-    before = olden.make(original, olden.OLDER["much"])
+    before = older_schemas.make(original, older_schemas.OLDER["much"])
     other, course = _both_courses(place)
     for number in range(part, len(course), PARTS):
-        for round_ in range(KILLS - KILLS // 4 if course[number] in other else KILLS):
+        for _ in range(KILLS - KILLS // 4 if course[number] in other else KILLS):
             path = Path(shutil.copy(original, _fresh(place)))
-            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
-            assert outcome.state == "killed", course[number]
-            if outcome.left not in known:
+            if kill_open(zygote, path, number, known):
                 with SessionDB(path) as db:
-                    assert olden.contents(db) == before, (course[number], round_)
+                    assert older_schemas.contents(db) == before, course[number]
                     assert checker.verify(db, also=["a", "b", "a-b"]) == []
-                known.add(outcome.left)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_numbered_step_killed_at_any_point_is_done_once(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     original, path = place / "original.db", place / "store.db"
     with SessionDB(original) as db:
-        olden.furnish(db)
-    course = _course(Path(shutil.copy(original, place / "watched.db")), olden.NEXT)
+        older_schemas.furnish(db)
+    course = _course(Path(shutil.copy(original, place / "watched.db")), older_schemas.NEXT)
     assert "migrate.ALTER TABLE routes" in course
     for number in range(part, len(course), PARTS):
-        for _ in range(KILLS // 10):
-            shutil.copy(original, path)
-            outcome = zygote.run(olden.open_as_next_version, path, points=("migrate",), at=number)
-            assert outcome.state == "killed", course[number]
-            assert zygote.run(olden.open_as_next_version, path).error is None
-            _is_of_next_version(path)
-            kills.remove(path)
+        shutil.copy(original, path)
+        outcome = zygote.run(older_schemas.open_as_next_version, path, points=("migrate",), at=number)
+        assert outcome.state == "killed", course[number]
+        assert zygote.run(older_schemas.open_as_next_version, path).error is None
+        _is_of_next_version(path)
+        kill_points.remove(path)
 
 
 def _is_of_next_version(path: Path) -> None:
@@ -147,14 +129,11 @@ def _is_of_next_version(path: Path) -> None:
     connection.close()
 
 
-# --- newer ones ----------------------------------------------------------------------------------------
-
-
 def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
     path = place / "store.db"
     with SessionDB(path) as db:
-        olden.furnish(db)
-    sqlite_driver.SqliteDriver(str(path), plan=olden.NEXT).close()
+        older_schemas.furnish(db)
+    sqlite_driver.SqliteDriver(str(path), plan=older_schemas.NEXT).close()
     with pytest.raises(errors.SchemaTooNew) as refused:
         SessionDB(path)
     assert (refused.value.found, refused.value.known) == (2, 1)
@@ -168,8 +147,8 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     """Whether or not the newer version got to write down that the schema is its own."""
     path = place / "store.db"
     with SessionDB(path) as db:
-        olden.furnish(db)
-        before = olden.contents(db)
+        older_schemas.furnish(db)
+        before = older_schemas.contents(db)
     more = [
         "ALTER TABLE sessions ADD COLUMN mood TEXT",
         "CREATE TABLE letters (id INTEGER PRIMARY KEY)",
@@ -186,7 +165,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     schema = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
     connection.close()
     with SessionDB(path) as db:
-        assert olden.contents(db) == before
+        assert older_schemas.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.admin.fsck().ok
         assert db.admin.get_meta("schema_revision") == "11"
@@ -202,7 +181,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
         assert db.budget("c")[0] == 1
     older = sqlite_driver.SqliteDriver(str(path), plan=SchemaPlan(revision=2))
     statements: list[str] = []
-    with kills.hooked(statements.append):
+    with kill_points.hooked(statements.append):
         older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))
     older.close()
     # It has no query for what came later, and none was needed.
@@ -227,23 +206,15 @@ def test_database_of_another_program_is_not_touched(place: Path) -> None:
     assert path.read_bytes() == before
 
 
-# --- all at once ---------------------------------------------------------------------------------------
-
-
-def test_fresh_path_opened_by_six_processes_at_once_is_one_store(zygote: zygotes.Zygote, place: Path) -> None:
-    _all_at_once(zygote, place, 0)
-
-
-def test_older_store_opened_by_six_processes_at_once_is_brought_up_once(zygote: zygotes.Zygote, place: Path) -> None:
-    for number in range(20):
-        olden.make(place / f"store.db.{number}", olden.OLDER["much"])
-    _all_at_once(zygote, place, 3)
-
-
-def _all_at_once(zygote: zygotes.Zygote, place: Path, already: int) -> None:
-    outcomes = zygote.crowd(olden.open_at_once, place / "store.db", {"rounds": 20}, 6)
-    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, [1] * 20)] * 6
-    for number in range(20):
+@pytest.mark.parametrize("is_older", [False, True], ids=["new", "older"])
+def test_store_opened_by_six_processes_at_once_is_made_or_brought_up_once(
+    is_older: bool, zygote: zygotes.Zygote, place: Path
+) -> None:
+    for number in range(8 if is_older else 0):
+        older_schemas.make(place / f"store.db.{number}", older_schemas.OLDER["much"])
+    outcomes = zygote.crowd(older_schemas.open_at_once, place / "store.db", {"rounds": 8}, 6)
+    assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, [1] * 8)] * 6
+    for number in range(8):
         with SessionDB(f"{place / 'store.db'}.{number}") as db:
-            assert len(db.list_sessions()) == already + 6
+            assert len(db.list_sessions()) == 3 * is_older + 6
             assert checker.verify(db, also=[f"c{index}" for index in range(6)]) == []

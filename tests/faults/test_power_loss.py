@@ -1,9 +1,6 @@
 """The plug pulled after any write: with the default durability all that was acknowledged is still there, be it a
 message, a compaction, what came in from outside, what became of it or that the reply to it was delivered. Claims,
-leases and beginnings may be forgotten; who had one can write nothing when somebody else has it.
-
-With the other one, which says so by its name, the newest may be gone, and nothing but the newest.
-"""
+leases and beginnings may be forgotten; who had one can write nothing when somebody else has it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A process that is stopped (a laptop closed, a container paused, a debugger) and later goes on.
-
-Time passes only when a test says so. A holder stopped past its expiry finds its lease lost and has
-changed nothing; a writer stopped with the lock in its hand makes others wait for so long and no longer;
-a dead holder is not waited for at all.
-"""
+"""Processes that are stopped (a laptop closed, a container paused) and later go on: an expired lease is lost."""
 
 from __future__ import annotations
 
@@ -13,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors
+from holdfast import errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import checker, kills, steps, workers
+from tests.faults import checker, kill_points, load, steps
 from tests.faults import zygote as zygotes
+from tests.support import polling
 
 BETWEEN_CALLS = ["compact.acquired", "compact.read", "compact.summarized"]
 IN_COMMIT = ["queued", "begun", "session_end", "session_insert", "compaction_insert", "conversation_update"]
 IN_COMMIT += ["lease_delete", "committing", "committed"]
 IN_APPEND = ["queued", "begun", "message_insert", "committing", "committed"]
 TTL = 30.0
-IMPATIENT = 0.2
+IMPATIENT = 0.1
 
 
 class Scene:
@@ -71,42 +67,30 @@ def scene(place: Path, zygote: zygotes.Zygote) -> Iterator[Scene]:
     made.clock.close()
 
 
-def test_points_listed_here_are_all_there_are(place: Path) -> None:
-    assert kills.course_of("commit", place / "c.db").names == [f"commit.{stage}" for stage in IN_COMMIT]
-    assert kills.course_of("append", place / "a.db").names == [f"append.{stage}" for stage in IN_APPEND]
+def test_listed_points_are_complete(place: Path) -> None:
+    assert kill_points.course_of("commit", place / "c.db").names == [f"commit.{stage}" for stage in IN_COMMIT]
+    assert kill_points.course_of("append", place / "a.db").names == [f"append.{stage}" for stage in IN_APPEND]
 
 
-# --- holders -------------------------------------------------------------------------------------------
-
-
+@pytest.mark.parametrize("overtaken", [True, False])
 @pytest.mark.parametrize("point", BETWEEN_CALLS)
-def test_holder_stopped_past_its_expiry_cannot_commit(point: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", point)
+def test_holder_stopped_past_its_expiry_cannot_commit(point: str, overtaken: bool, scene: Scene) -> None:
+    pid = scene.stopped(load.compact, "slow", point)
     scene.pass_expiry()
-    other = scene.run(workers.compact, "other")
-    assert other.value == "done"
+    others = [scene.run(load.compact, "other")] if overtaken else []
+    assert [other.value for other in others] == ["done"] * overtaken
     before = steps.observe(scene.db, "c")
     slow = scene.zygote.wait(pid, "SIGCONT")
     assert (slow.value, steps.observe(scene.db, "c")) == ("LeaseLost", before)
-    scene.settled(slow, other)
-
-
-@pytest.mark.parametrize("point", BETWEEN_CALLS)
-def test_holder_stopped_past_its_expiry_cannot_commit_even_when_nobody_took_over(point: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", point)
-    scene.pass_expiry()
-    before = steps.observe(scene.db, "c")
-    slow = scene.zygote.wait(pid, "SIGCONT")
-    assert (slow.value, steps.observe(scene.db, "c")) == ("LeaseLost", before)
-    scene.settled(slow)
+    scene.settled(slow, *others)
 
 
 @pytest.mark.parametrize("stage", IN_COMMIT)
 def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", f"commit.{stage}")
+    pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
     scene.pass_expiry()
-    # It stands in line behind the stopped one, and gets its turn when that one goes on.
-    other_pid = scene.begin(workers.compact, "other")
+    # It waits in the queue behind the stopped one.
+    other_pid = scene.begin(load.compact, "other")
     slow, other = scene.zygote.wait(pid, "SIGCONT"), scene.zygote.wait(other_pid)
     assert slow.value == ("LeaseLost" if stage in ("queued", "begun") else "done")
     assert other.value == "done"
@@ -114,25 +98,25 @@ def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str
     scene.settled(slow, other)
 
 
-@pytest.mark.parametrize("stage", IN_COMMIT)
-def test_holder_killed_while_stopped_inside_its_commit_hinders_nobody(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.compact, "slow", f"commit.{stage}")
+@pytest.mark.parametrize("stage", ["queued", "compaction_insert", "committed"])
+def test_holder_killed_while_stopped_inside_its_commit_is_not_waited_for(stage: str, scene: Scene) -> None:
+    pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
     with pytest.raises(errors.StoreBusy):
         scene.db.append_message("c", role="user", content="too early", uid="early")
     slow = scene.zygote.wait(pid, "SIGKILL")
     # Not expired, but dead: taken over at once.
-    other = scene.run(workers.compact, "other")
+    other = scene.run(load.compact, "other")
     assert (slow.state, other.value) == ("killed", "done")
     scene.settled(slow, other)
 
 
 @pytest.mark.parametrize("point", ["turn.began", "append.queued", "append.begun"])
 def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.turn, "slow", point)
+    pid = scene.stopped(load.turn, "slow", point)
     scene.pass_expiry()
     other = None
     if point == "turn.began":
-        other = scene.run(workers.turn, "other")
+        other = scene.run(load.turn, "other")
         assert other.value == 5
     slow = scene.zygote.wait(pid, "SIGCONT")
     assert slow.value is None
@@ -142,78 +126,66 @@ def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> 
 
 
 @pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_living_holder_is_never_reclaimed_before_its_expiry(purpose: str, scene: Scene) -> None:
+def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose: types.Purpose, scene: Scene) -> None:
     args = {"id": "c", "name": "holder", "purpose": purpose}
-    how = {"points": ("hold",), "at": 0, "fault": "stop", **scene.how}
-    held = scene.zygote.run(workers.hold, scene.path, args, **how)
-    for almost in (0.0, 150.0, 299.999):
+    held = scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, fault="stop", **scene.how)
+    for almost in (0.0, 299.999):
         scene.clock.set(1_000.0 + almost)
         with pytest.raises(errors.Busy) as refused:
-            scene.db.acquire_lease("c", purpose, "other")  # type: ignore[arg-type]
+            scene.db.acquire_lease("c", purpose, "other")
         assert (refused.value.holder, refused.value.expires_in > 0) == ("holder", True)
     scene.clock.set(1_300.0)
-    assert scene.db.acquire_lease("c", purpose, "other").token == 2  # type: ignore[arg-type]
-    scene.settled(scene.zygote.wait(held.pid, "SIGKILL"))
-
-
-@pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_dead_holder_is_reclaimed_at_once(purpose: str, scene: Scene) -> None:
-    args = {"id": "c", "name": "holder", "purpose": purpose}
-    how = {"points": ("hold",), "at": 0, "fault": "kill", **scene.how}
-    assert scene.zygote.run(workers.hold, scene.path, args, **how).state == "killed"
-    assert [held.state for held in scene.db.leases()] == ["dead"]
+    other = scene.db.acquire_lease("c", purpose, "other")
+    assert other.token == 2
+    scene.zygote.wait(held.pid, "SIGKILL")
+    scene.db.release_lease(other)
+    assert scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, **scene.how).state == "killed"
+    assert [lease.state for lease in scene.db.leases()] == ["dead"]
     assert scene.db.get_compression_lock_holder("c") is None
-    assert scene.db.acquire_lease("c", purpose, "other").token == 2  # type: ignore[arg-type]
+    assert scene.db.acquire_lease("c", purpose, "other").token == 4
     scene.settled()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc tells a zombie from a living process")
 def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
-    pid = scene.zygote.begin(workers.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
-    _until_zombie(pid)
+    pid = scene.zygote.begin(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
+    polling.until(lambda: _is_zombie(pid))
     assert scene.db.acquire_lease("c", "compact", "other").token == 2
     scene.settled(scene.zygote.wait(pid))
 
 
-def _until_zombie(pid: int) -> None:
-    while True:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            if file.read().rpartition(")")[2].split()[0] == "Z":
-                return
-
-
-# --- writers -------------------------------------------------------------------------------------------
+def _is_zombie(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.parametrize("ending", ["SIGCONT", "SIGKILL"])
 @pytest.mark.parametrize("stage", IN_APPEND)
-def test_stopped_writer_makes_others_wait_so_long_and_no_longer(stage: str, ending: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.write, "slow", f"append.{stage}")
-    for attempt in range(3):
-        with pytest.raises(errors.StoreBusy):
-            scene.db.append_message("c", role="user", content="too early", uid=f"early {attempt}")
-    # Reading needs no place in line.
+def test_writers_wait_for_a_stopped_one_only_until_their_timeout(stage: str, ending: str, scene: Scene) -> None:
+    pid = scene.stopped(load.write, "slow", f"append.{stage}")
+    with pytest.raises(errors.StoreBusy):
+        scene.db.append_message("c", role="user", content="too early", uid="early")
+    # Reading needs no place in the queue.
     assert len(scene.db.transcript("c")) == (5 if stage == "committed" else 4)
     slow = scene.zygote.wait(pid, ending)
     assert slow.value == (5 if ending == "SIGCONT" else None)
-    acknowledged = [scene.run(workers.write, f"later {n}") for n in range(3)]
-    assert all(outcome.value for outcome in acknowledged)
-    assert not {message.uid for message in scene.db.transcript("c")} & {"early 0", "early 1", "early 2"}
-    scene.settled(slow, *acknowledged)
+    later = scene.run(load.write, "later")
+    assert later.value
+    assert "early" not in {message.uid for message in scene.db.transcript("c")}
+    scene.settled(slow, later)
 
 
 @pytest.mark.parametrize("stage", ["queued", "begun"])
-def test_writers_in_line_behind_a_stopped_one_all_get_through(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(workers.write, "slow", f"append.{stage}")
-    waiting = [scene.begin(workers.write, f"waiting {n}") for n in range(4)]
+def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: Scene) -> None:
+    pid = scene.stopped(load.write, "slow", f"append.{stage}")
+    waiting = [scene.begin(load.write, f"waiting {n}") for n in range(4)]
     slow = scene.zygote.wait(pid, "SIGCONT")
     through = [scene.zygote.wait(other) for other in waiting]
     assert sorted(outcome.value for outcome in (slow, *through)) == [5, 6, 7, 8, 9]
     scene.settled(slow, *through)
 
 
-def test_forked_child_does_not_keep_the_place_in_line_of_its_dead_parent(scene: Scene) -> None:
-    pid = scene.stopped(workers.write_after_fork, "parent", "append.queued")
+def test_forked_child_does_not_keep_the_queue_place_of_its_dead_parent(scene: Scene) -> None:
+    pid = scene.stopped(load.write_after_fork, "parent", "append.queued")
     dead = scene.zygote.wait(pid, "SIGKILL")
     (child,) = [record["child"] for record in dead.told if "child" in record]
     try:

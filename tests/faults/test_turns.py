@@ -1,86 +1,77 @@
-"""Turns under faults: killed at any point, stopped past their lease, many processes at once."""
+"""Turns and notices of processes that are killed at any point, stopped past their lease, or many at once."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from holdfast import content_parts, errors, types
 from holdfast.store.db import SessionDB
-from tests.faults import turns
+from tests.faults import agent_processes as agents
 from tests.faults import zygote as zygotes
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS") or 6)
-ROUNDS = 2  # in a conversation that begins, and in one that has a past
 PARTS = 4
 
 
 def points_of(running: zygotes.Zygote, path: Path) -> int:
-    outcome = running.run(turns.talk, path, {"conversation": "counted", "uid": "u"}, points=turns.OPERATIONS)
-    assert outcome.state == "exited", outcome
-    assert outcome.value["answer"] == turns.ANSWER
+    args = {"conversation": "counted", "uid": "u"}
+    outcome = running.run(agents.take_turn, path, args, points=agents.TURN_OPERATIONS)
+    assert outcome.value["answer"] == agents.ANSWER, outcome
     return len(outcome.reached)
 
 
-def settled(path: Path, conversation: str, where: str) -> None:
-    """The next start: a history every provider accepts, the message in it once, and the turn can be taken."""
+def check_next_start(path: Path, conversation: str, where: str) -> None:
+    """A history every provider accepts, the message in it once, and the turn can be taken."""
     with SessionDB(path) as db:
-        known = db.get_session(conversation) is not None
-        if known:
-            assert turns.invalid(db.context(conversation)) == [], where
+        if db.get_session(conversation) is not None:
+            assert agents.invalid(db.context(conversation)) == [], where
             assert [each.uid for each in db.transcript(conversation)].count("u") <= 1, where
-        result = turns.take(db, conversation, "u")  # closes the store
-    assert (result.exit_reason, result.final_response) == ("completed", turns.ANSWER), where
+        result = agents.take(db, conversation, "u")  # closes the store
+    assert (result.exit_reason, result.final_response) == ("completed", agents.ANSWER), where
     with SessionDB(path) as db:
         log = db.transcript(conversation)
         assert [each.uid for each in log].count("u") == 1, where
-        assert turns.invalid(db.context(conversation)) == [], where
-        assert content_parts.text(log[-1].content) == turns.ANSWER, where
+        assert agents.invalid(db.context(conversation)) == [], where
+        assert content_parts.text(log[-1].content) == agents.ANSWER, where
         assert db.leases() == [], where
         assert db.admin.fsck().ok, where
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_any_point_of_a_turn_the_next_start_goes_on(part: int, zygote: zygotes.Zygote, place: Path) -> None:
+def test_next_start_goes_on_after_a_kill_at_any_point_of_a_turn(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     count = points_of(zygote, place / "counted.db")
     assert count > 40
     for at in range(part, count, PARTS):
-        path = place / f"{at}.db"
-        for round_ in range(ROUNDS):
-            conversation = f"talk{round_}"
-            args = {"conversation": conversation, "uid": "u"}
-            if round_ % 2:  # a conversation that has a past
-                with SessionDB(path) as db:
-                    db.append_message(
-                        conversation, role="user", content="Hello.", create=types.NewConversation(source="test")
-                    )
-                    db.append_message(conversation, role="assistant", content="Good day.")
-            outcome = zygote.run(turns.talk, path, args, points=turns.OPERATIONS, at=at)
-            if outcome.state == "exited":
-                continue  # with a past there is no birth: fewer points
-            assert outcome.state == "killed", outcome
-            settled(path, conversation, f"killed at point {at}, round {round_}")
+        path, conversation = place / f"{at}.db", "talk"
+        if at // PARTS % 2:
+            with SessionDB(path) as db:
+                agents.begin(db, conversation)
+        args = {"conversation": conversation, "uid": "u"}
+        outcome = zygote.run(agents.take_turn, path, args, points=agents.TURN_OPERATIONS, at=at)
+        # A conversation with a past has fewer points: it is not created.
+        assert outcome.state == "killed" or at // PARTS % 2, outcome
+        check_next_start(path, conversation, f"killed at point {at}")
 
 
 @pytest.mark.parametrize("where", ["calling", "working", "saying"])
-def test_killed_while_the_model_speaks_or_a_tool_works_the_next_start_goes_on(
-    zygote: zygotes.Zygote, place: Path, where: str
+def test_next_start_goes_on_after_a_kill_while_the_model_or_a_tool_works(
+    where: str, zygote: zygotes.Zygote, place: Path
 ) -> None:
     path = place / "store.db"
-    for round_ in range(KILLS):
-        args = {"conversation": f"talk{round_}", "uid": "u", "die_while": where}
-        assert zygote.run(turns.talk, path, args).state == "killed"
-        settled(path, f"talk{round_}", f"{where}, round {round_}")
+    with SessionDB(path) as db:
+        agents.begin(db, "old")
+    for conversation in ("new", "old"):
+        args = {"conversation": conversation, "uid": "u", "die_while": where}
+        assert zygote.run(agents.take_turn, path, args).state == "killed"
+        check_next_start(path, conversation, f"{where}, {conversation}")
 
 
 def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygotes.Zygote, place: Path) -> None:
-    path, count, each = place / "store.db", 4, 12
+    path, count, each = place / "store.db", 4, 8
     with SessionDB(path) as db:
-        db.append_message("talk", role="user", content="Hello.", create=types.NewConversation(source="test"))
-        db.append_message("talk", role="assistant", content="Good day.")
-    outcomes = zygote.crowd(turns.chat, path, {"conversation": "talk", "turns": each}, count)
+        agents.begin(db, "talk")
+    outcomes = zygote.crowd(agents.take_turns, path, {"conversation": "talk", "turns": each}, count)
     for index, outcome in enumerate(outcomes):
         assert outcome.value == [f"re {index}:{number}" for number in range(each)], outcome
     with SessionDB(path) as db:
@@ -94,29 +85,26 @@ def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygo
         assert db.admin.fsck().ok
 
 
-def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
-    zygote: zygotes.Zygote, place: Path
+@pytest.mark.parametrize("first", range(2))
+def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
+    first: int, zygote: zygotes.Zygote, place: Path
 ) -> None:
-    clock = zygotes.Clock(str(place / "clock"), 1_790_000_000.0)
-    count = points_of(zygote, place / "counted.db")
-    overtaken = 0
-    for at in range(count):
+    clock, overtaken = zygotes.Clock(str(place / "clock"), 1_790_000_000.0), 0
+    for at in range(first, points_of(zygote, place / "counted.db"), 4):
         path = place / f"{at}.db"
         with SessionDB(path, clock=clock) as db:
-            db.append_message("talk", role="user", content="Hello.", create=types.NewConversation(source="test"))
-            db.append_message("talk", role="assistant", content="Good day.")
+            agents.begin(db, "talk")
         args = {"conversation": "talk", "uid": "slow"}
-        order = {"points": turns.OPERATIONS, "at": at, "fault": "stop", "clock": str(place / "clock")}
-        outcome = zygote.run(turns.talk, path, args, **order)
+        order = {"points": agents.TURN_OPERATIONS, "at": at, "fault": "stop", "clock": str(place / "clock")}
+        outcome = zygote.run(agents.take_turn, path, args, **order)
         if outcome.state == "exited":
             continue
-        # What a stopped process may hold is the line of writers: nobody can write until it is let go or dies.
-        if holds_the_line(path, clock):
+        # No process can write while a stopped one holds the writer queue.
+        if holds_the_queue(path, clock):
             zygote.end(outcome.pid)
             continue
         clock.set(clock() + 3600)
-        result = turns.take(SessionDB(path, clock=clock), "talk", "quick")
-        assert result.completed, at
+        assert agents.take(SessionDB(path, clock=clock), "talk", "quick").completed, at
         with SessionDB(path, clock=clock) as db:
             before = [message.uid for message in db.transcript("talk")]
             last = zygote.wait(outcome.pid, "SIGCONT")
@@ -129,13 +117,52 @@ def test_a_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
         else:
             # It had not begun, or had ended: its turn is whole, before or behind the other's.
             assert last.value["exit"] == "completed", last
-    assert overtaken >= 4, overtaken
+    assert overtaken >= 1
 
 
-def holds_the_line(path: Path, clock: zygotes.Clock) -> bool:
-    with SessionDB(path, clock=clock, write_timeout=0.2) as db:
+def holds_the_queue(path: Path, clock: zygotes.Clock) -> bool:
+    with SessionDB(path, clock=clock, write_timeout=0.1) as db:
         try:
             db.admin.set_meta("probe", "x")
         except errors.StoreBusy:
             return True
     return False
+
+
+def begin_process(path: Path, conversation: str, name: str) -> dict[str, str]:
+    with SessionDB(path) as db:
+        agents.begin(db, conversation)
+        db.processes.record_start(
+            types.Process(id=name, conversation_id=conversation, command="make", folder="/", started_at=1.0, place="{}")
+        )
+    return {"conversation": conversation, "process": name}
+
+
+def test_notice_is_delivered_once_after_a_kill_at_any_point(zygote: zygotes.Zygote, place: Path) -> None:
+    operations = agents.NOTICE_OPERATIONS
+    args = begin_process(place / "counted.db", "talk", "p")
+    counted = zygote.run(agents.deliver_notice, place / "counted.db", args, points=operations)
+    # The row and its notice, the message, and what became of it: each a place to die at, and between any two of them.
+    assert {"process.process_end", "process.committed", "append.committed", "inbox.inbox_settle"} <= set(
+        counted.reached
+    )
+    for at, point in enumerate(counted.reached):
+        path = place / f"{at}.db"
+        begin_process(path, "talk", "p")
+        killed = zygote.run(agents.deliver_notice, path, args, points=operations, at=at)
+        assert killed.state == "killed", (point, killed)
+        again = zygote.run(agents.deliver_notice, path, args)
+        assert (again.state, again.error) == ("exited", None), (point, again)
+        with SessionDB(path) as db:
+            assert agents.notice_problems(db, "talk") == [], point
+
+
+def test_notice_of_a_process_that_several_programs_see_is_delivered_once(zygote: zygotes.Zygote, place: Path) -> None:
+    path = place / "store.db"
+    for round_ in range(4):
+        args = begin_process(path, f"talk{round_}", f"p{round_}")
+        outcomes = zygote.crowd(agents.deliver_notice, path, args, 4)
+        assert [outcome.error for outcome in outcomes] == [None] * 4, outcomes
+        assert sorted(bool(outcome.value) for outcome in outcomes) == [False] * 3 + [True]
+        with SessionDB(path) as db:
+            assert agents.notice_problems(db, args["conversation"]) == []

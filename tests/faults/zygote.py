@@ -1,13 +1,4 @@
-"""A process that imports everything once and then forks a child for every fault.
-
-A fresh interpreter for each of thousands of kills would take most of an hour; a fork takes a millisecond.
-The zygote itself never opens a store, so a child begins as clean as a new process. A child runs a task
-(`module:function`), may be killed or stopped at a named point or at a write to disk, and tells what it did as it
-does it: lines it told survive it, as an acknowledgement does.
-
-A fork costs by what the zygote has loaded, and what PostgreSQL needs is a third of it: children that open stores in
-files come from a zygote without.
-"""
+"""A process that imports everything once and then forks a child for every fault."""
 
 from __future__ import annotations
 
@@ -21,9 +12,8 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import IO, Any, Self
 
@@ -36,7 +26,8 @@ from holdfast.store.postgres import definitions
 from holdfast.store.postgres import driver as postgres_driver
 from holdfast.store.search import postgres_index
 from holdfast.store.sqlite import migration as sqlite_migration
-from tests.faults import checker, copies
+from tests.faults import checker
+from tests.support import memory_folders
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PATIENCE = 120.0
@@ -124,9 +115,6 @@ class Clock:
         os.close(self._fd)
 
 
-# --- in the zygote -------------------------------------------------------------------------------------
-
-
 class _Nursery:
     """The children that were begun and what they wrote."""
 
@@ -195,7 +183,7 @@ def _child(order: Order, folder: str, barrier: Any, index: int) -> None:
 
 
 def _serve(kind: str) -> None:
-    with folder() as made:
+    with memory_folders.folder() as made:
         nursery = _Nursery(made)
         # Read once for all children; and a collection in one would copy every page it shares with the zygote.
         queries.load("sqlite")
@@ -222,7 +210,9 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
     if verb == "run":
         order = msgspec.convert(body, Order)
         outcome = nursery.wait(nursery.begin(order))
-        return [msgspec.structs.replace(outcome, left=copies.fingerprint(order.left)) if order.left else outcome]
+        return [
+            msgspec.structs.replace(outcome, left=memory_folders.fingerprint(order.left)) if order.left else outcome
+        ]
     if verb == "crowd":
         order = msgspec.convert(body, Order)
         barrier = multiprocessing.get_context("fork").Barrier(order.count, timeout=PATIENCE)
@@ -232,9 +222,6 @@ def _answer(nursery: _Nursery, verb: str, body: dict[str, Any]) -> list[Outcome]
         return [Outcome(nursery.begin(msgspec.convert(body, Order)), "begun")]
     os.kill(body["pid"], getattr(signal, body["signal"])) if body["signal"] else None
     return [nursery.wait(body["pid"])] if body["wait"] else []
-
-
-# --- in the test ---------------------------------------------------------------------------------------
 
 
 class Zygote:
@@ -306,17 +293,6 @@ class Zygote:
     def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
         assert pipe is not None
         return pipe
-
-
-def shared_memory() -> str | None:
-    """A folder in memory, where syncing costs nothing: what a kill leaves behind is the same there."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-
-@contextlib.contextmanager
-def folder() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(dir=shared_memory(), prefix="holdfast-") as made:
-        yield made
 
 
 def records(outcomes: Sequence[Outcome]) -> list[checker.Record]:

@@ -12,8 +12,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points
 from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
-from tests.faults import proxy
-from tests.support import conversations, polling, postgres, two_hosts
+from tests.support import conversations, polling, postgres, postgres_proxy, two_hosts
 
 # --- what is set ------------------------------------------------------------------------------------------------
 
@@ -126,7 +125,7 @@ def test_store_that_was_never_writable_is_refused_at_once(address: str, points: 
 def test_write_waits_while_the_server_refuses_connections(
     code: str, words: str, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with proxy.Proxy() as network, SessionDB(network.through(address)) as db:
+    with postgres_proxy.Proxy() as network, SessionDB(network.through(address)) as db:
         conversations.begin(db, "talk", "a")
         network.refuse(code, words)
         network.reset()
@@ -140,7 +139,7 @@ def test_write_waits_while_the_server_refuses_connections(
 
 def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server falls silent after the commit; another thread sends the notification."""
-    with proxy.Proxy() as network, SessionDB(network.through(address), write_timeout=60.0) as db:
+    with postgres_proxy.Proxy() as network, SessionDB(network.through(address), write_timeout=60.0) as db:
         conversations.begin(db, "talk", "a")
         monkeypatch.setattr(fault_points, "hook", lambda point: network.hold() if point == "append.committed" else None)
         with ThreadPoolExecutor(1) as threads:

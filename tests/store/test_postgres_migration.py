@@ -19,7 +19,7 @@ from holdfast.store import conversation_row
 from holdfast.store.driver import SCHEMA_PLAN, SchemaPlan, Tx
 from holdfast.store.postgres import definitions
 from holdfast.store.postgres import migration as postgres_migration
-from tests.faults import forbidden
+from tests.faults import forbidden_states
 from tests.support import conversations as steps
 from tests.support import polling, postgres
 
@@ -231,7 +231,7 @@ def _schema(connection: Connection) -> str:
 
 def test_functions_find_their_tables_with_any_search_path(made: Connection) -> None:
     with SessionDB(postgres.with_schema(postgres.dsn(), _schema(made))) as db:
-        forbidden.furnish(db)
+        forbidden_states.furnish(db)
     schema = _schema(made)
     insert = f"INSERT INTO {schema}.messages VALUES (5, %s, 1, %s, 'user', 1, '{{}}', decode(repeat('00', 16), 'hex'))"
     with psycopg.connect(postgres.dsn(), autocommit=True) as elsewhere:

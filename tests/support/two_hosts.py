@@ -2,14 +2,51 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
-from holdfast import NewMessage, SessionDB
+from holdfast import NewMessage, SessionDB, errors
 from holdfast.store import log
 from holdfast.store.driver import Tx
-from tests.faults import storms
-from tests.support import conversations, postgres
+from tests.support import conversations, polling, postgres
+
+NOON = conversations.NOON
+
+
+def is_waiting(name: str) -> bool:
+    """Whether a client with this application name waits for a lock."""
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND cardinality(pg_blocking_pids(pid)) > 0"
+    return postgres.admin().execute(blocked, (name,)).fetchone() is not None
+
+
+def run_meanwhile(
+    db: SessionDB, change: Callable[[Tx], object], call: Callable[[], Any], until: Callable[[list[Any]], object]
+) -> Any:
+    """Return the result (or error) of a call that starts after a change and before its commit.
+
+    The change is committed when `until` holds for the outcome so far.
+    """
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except errors.HoldfastError as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+
+    def step(tx: Tx) -> None:
+        tx.shared = True  # The change does not end the transaction.
+        change(tx)
+        thread.start()
+        polling.until(lambda: until(outcome), "it waits, or is done")
+
+    db.driver.write("test", step)
+    thread.join(60)
+    (found,) = outcome
+    return found
 
 
 class Pair:
@@ -23,7 +60,7 @@ class Pair:
 
     def meanwhile(self, change: Callable[[Tx], object], call: Callable[[], Any]) -> Any:
         """Return the result or error of a call of the other host that has to wait until the change is committed."""
-        return storms.meanwhile(self.one, change, call, lambda _: storms.waits(self.name))
+        return run_meanwhile(self.one, change, call, lambda _: is_waiting(self.name))
 
     def close(self) -> None:
         assert self.one.admin.fsck().ok

@@ -1,0 +1,286 @@
+"""Tasks of processes in which an agent takes turns, compacts or delivers a notice, and may be killed or stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
+from holdfast.agent import settings
+from holdfast.app import process_records
+from holdfast.compaction import base as compaction
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import runtime
+from holdfast.store.db import SessionDB
+from holdfast.tools import base as tools
+from tests.faults import zygote
+from tests.support import agents as stages
+
+TURN_OPERATIONS = ("acquire", "append", "release", "title")
+COMPACTION_OPERATIONS = ("acquire", "budget", "commit", "release")
+NOTICE_OPERATIONS = ("process", "inbox", "acquire", "append", "release")
+QUESTION, ANSWER, NOTICE = "What do both say?", "Both say yes.", "process 1 ended with 0"
+WINDOW = 6_000
+
+
+def begin(db: SessionDB, conversation: str) -> None:
+    """A conversation with a past."""
+    db.append_message(conversation, role="user", content="Hello.", create=types.NewConversation(source="test"))
+    db.append_message(conversation, role="assistant", content="Good day.")
+
+
+class Playing:
+    """Calls two tools, then answers; checks every request as the strictest provider would."""
+
+    name = "playing/model"
+    window = 100_000
+
+    def __init__(self, die_while: str = "") -> None:
+        self._die_while = die_while
+
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+        problems = invalid(request.messages)
+        assert not problems, problems
+        if request.messages[-1].role == "user":
+            yield base.ContentDelta("Let me ask.")
+            for index, name in enumerate(("left", "right")):
+                yield base.ToolCallDelta(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
+            yield base.UsageDelta(types.Usage(10, 5))
+            self.perhaps_die("calling")
+            yield base.FinishDelta("calls")
+            return
+        yield base.ContentDelta("Both ")
+        self.perhaps_die("saying")
+        yield base.ContentDelta("say yes.")
+        yield base.UsageDelta(types.Usage(20, 5))
+        yield base.FinishDelta("stop")
+
+    def perhaps_die(self, where: str) -> None:
+        if where == self._die_while:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def close(self) -> None:
+        pass
+
+
+def invalid(messages: Sequence[types.Message]) -> list[str]:
+    """What a strict provider would refuse: results not next to their calls, calls without results, a wrong start."""
+    found, open_calls = [], set[str]()
+    if messages and messages[0].role != "user":
+        found.append("does not begin with the user")
+    for message in messages:
+        if message.role == "tool":
+            if message.tool_call_id not in open_calls:
+                found.append(f"message {message.seq} is a result of nothing before it")
+            open_calls.discard(message.tool_call_id or "")
+        elif open_calls:
+            found.append(f"message {message.seq} comes before the results of {sorted(open_calls)}")
+            open_calls = set()
+        if message.role == "assistant":
+            open_calls = {call.id for call in message.tool_calls}
+    if open_calls:
+        found.append(f"ends without the results of {sorted(open_calls)}")
+    return found
+
+
+def turn_agent(db: AsyncSessionDB, model: base.Model, conversation: str, **given: Any) -> AIAgent:
+    playing = model if isinstance(model, Playing) else Playing()
+
+    async def left(_: dict[str, Any]) -> str:
+        playing.perhaps_die("working")
+        return "yes"
+
+    async def right(_: dict[str, Any]) -> str:
+        await asyncio.sleep(0)
+        return "yes"
+
+    specs = [(types.ToolSpec(name, name, {}), run) for name, run in (("left", left), ("right", right))]
+    offered = [tools.Tool(spec, run, parallel=True) for spec, run in specs]
+    return stages.agent(db, model, session_id=conversation, tools=offered, **given)
+
+
+async def _turn(db: SessionDB, model: base.Model, conversation: str, uid: str, **given: Any) -> events.TurnResult:
+    async with AsyncSessionDB(db) as shared:
+        return await turn_agent(shared, model, conversation, **given).run_conversation(QUESTION, uid=uid)
+
+
+def take(db: SessionDB, conversation: str, uid: str, die_while: str = "", **given: Any) -> events.TurnResult:
+    """One turn, from opening to closing the store."""
+    return asyncio.run(_turn(db, Playing(die_while), conversation, uid, **given))
+
+
+def take_turn(stage: zygote.Stage) -> dict[str, Any]:
+    """A turn in a process of its own."""
+    args = stage.args
+    result = take(stage.open(), args["conversation"], args["uid"], args.get("die_while", ""))
+    return {"exit": result.exit_reason, "answer": result.final_response, "session": result.session_id}
+
+
+class Echo:
+    """Answers with the last thing the user said, if the question is there and nothing came between."""
+
+    name = "echo/model"
+    window = 100_000
+
+    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+        assert not invalid(request.messages)
+        assert request.messages[-1].role == "user"
+        yield base.ContentDelta(f"re {content_parts.text(request.messages[-1].content)}")
+        yield base.FinishDelta("stop")
+
+    async def close(self) -> None:
+        pass
+
+
+def take_turns(stage: zygote.Stage) -> list[str]:
+    """Many turns of one process in a conversation that others talk in as well; what it was answered."""
+
+    async def chatting() -> list[str]:
+        async with AsyncSessionDB(stage.open()) as db:
+            one = turn_agent(db, Echo(), stage.args["conversation"])
+            texts = [f"{stage.index}:{number}" for number in range(stage.args["turns"])]
+            return [(await one.run_conversation(text, uid=text)).final_response for text in texts]
+
+    stage.barrier.wait()
+    return asyncio.run(chatting())
+
+
+class Brief:
+    """Says in short what must be kept, after a moment in which others may write."""
+
+    name = "brief"
+
+    async def summarize(self, request: compaction.SummaryRequest) -> str:
+        await asyncio.sleep(0)
+        return "In short. " + " ".join(request.must_keep)
+
+
+def fill(db: Any, conversation: str, exchanges: int, begin: int = 0) -> None:
+    for number in range(begin, begin + exchanges):
+        asked = f"Question {number}: what about pier {number}? " + "It is windy there. " * 8
+        create = types.NewConversation(source="fault")
+        db.append_message(conversation, role="user", content=asked, uid=f"q{number}", create=create)
+        db.append_message(conversation, role="assistant", content=f"Answer {number}. " + "Boats stay in. " * 8)
+
+
+def compacting_agent(db: AsyncSessionDB, conversation: str) -> AIAgent:
+    model = ScriptedModel(["ok"] * 99, window=WINDOW)
+    return AIAgent(
+        db=db, model=model, session_id=conversation, compaction=settings.CompactionSettings(summarizer=Brief())
+    )
+
+
+def compact(stage: zygote.Stage) -> dict[str, Any]:
+    """One attempt, at the same moment as others."""
+
+    async def attempt() -> dict[str, Any]:
+        async with AsyncSessionDB(stage.open()) as db:
+            one = compacting_agent(db, stage.args["conversation"])
+            had = len(await one.context_cache.messages())
+            made = await one.compress_context(force=bool(stage.args.get("force")))
+            return {"outcome": str(made.outcome), "session": one.session_id, "kept": len(made.messages) == had}
+
+    if stage.barrier is not None:
+        stage.barrier.wait()
+    return asyncio.run(attempt())
+
+
+def compact_or_append(stage: zygote.Stage) -> dict[str, Any]:
+    """The even ones compact, the odd ones append, all at once."""
+    if stage.index % 2 == 0:
+        return compact(stage)
+    stage.barrier.wait()
+    with stage.open() as db:
+        for number in range(stage.args["appends"]):
+            uid = f"{stage.args['round']}:{stage.index}:{number}"
+            db.append_message(stage.args["conversation"], role="user", content=f"said {uid}", uid=uid)
+    return {"outcome": "appended"}
+
+
+def compaction_problems(db: SessionDB, conversation: str, said: Sequence[str]) -> list[str]:
+    """What is lost, forked or broken after agents compacted while others wrote."""
+    found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
+    logged = [message.uid for message in db.transcript(conversation)]
+    found += [f"{uid} is in the log {logged.count(uid)} times" for uid in said if logged.count(uid) != 1]
+    sessions = db.sessions(conversation)
+    found += [f"{each.id} has siblings" for each in sessions if len(db.continuations(each.id)) > 1]
+    context = db.context(conversation)
+    after = [message.seq for message in context if message.seq > context.cut_seq]
+    if after != list(range(context.cut_seq + 1, context.last_seq + 1)):
+        found.append("the context misses messages after the cut")
+    if db.get_compression_lock_holder(conversation) is not None:
+        found.append("the lock is still held")
+    return found + invalid(context)
+
+
+class FailingSummarizer:
+    """Leaves a byte in a file for every call, which outlives the caller; then raises, or its process is killed."""
+
+    name = "failing"
+
+    def __init__(self, calls: str, dies: bool) -> None:
+        self._calls, self._dies = calls, dies
+
+    async def summarize(self, _: compaction.SummaryRequest) -> str:
+        with open(self._calls, "ab") as file:
+            file.write(b".")
+        if self._dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise ZeroDivisionError
+
+
+def compact_and_fail(stage: zygote.Stage) -> str:
+    """A task: one attempt with a failing summarizer; its outcome."""
+
+    async def attempt() -> str:
+        async with AsyncSessionDB(stage.open()) as db:
+            agent = AIAgent(
+                db=db,
+                model=ScriptedModel(["ok"], window=WINDOW),
+                session_id="talk",
+                attempts=1,
+                compaction=settings.CompactionSettings(
+                    summarizer=FailingSummarizer(stage.args["calls"], "dies" in stage.args)
+                ),
+                clock=zygote.Clock(stage.order.clock or ""),
+            )
+            return str((await agent.compress_context()).outcome)
+
+    if stage.barrier is not None:
+        stage.barrier.wait()
+    return asyncio.run(attempt())
+
+
+def deliver_notice(stage: zygote.Stage) -> bool:
+    """The program sees that the process has ended, tells of it, and has it answered; whether it told first."""
+
+    async def program() -> bool:
+        async with AsyncSessionDB(stage.open()) as db:
+
+            async def build(conversation_id: str) -> AIAgent:
+                return turn_agent(db, Echo(), conversation_id)
+
+            async with runtime.Runtime(db, build) as run:
+                book = process_records.ProcessRecords(db, run.check_inbox)
+                first = await book.ended(stage.args["process"], "exited", 0, NOTICE)
+                with run.subscribe(stage.args["conversation"]):
+                    await run.deliver(stage.args["conversation"])
+                    while await db.mail.inbox_entries(stage.args["conversation"]):
+                        await asyncio.sleep(0.002)
+                return first
+
+    if stage.barrier is not None:
+        stage.barrier.wait()
+    return asyncio.run(program())
+
+
+def notice_problems(db: SessionDB, conversation: str) -> list[Any]:
+    """What is not as it should be when a notice was delivered: once in the log, answered once, settled."""
+    said = [(each.role, content_parts.text(each.content)) for each in db.transcript(conversation)[2:]]
+    found: list[Any] = [] if said == [("user", NOTICE), ("assistant", f"re {NOTICE}")] else [said]
+    found += [each.key for each in db.mail.inbox_entries(conversation)]
+    found += [each.state for each in db.processes.all(conversation) if each.state != "exited"]
+    return found + [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]

@@ -1,0 +1,236 @@
+"""Processes that put load on a store while harm is done to them, to the network or to the server."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast import errors, types
+from holdfast.store.db import SessionDB
+from tests.faults import checker, steps, zygote
+from tests.support import memory_folders, polling
+
+HANGS = 60.0  # seconds; the limits under test are much shorter
+HASTY, PATIENT = 0.3, 60.0  # write_timeout
+WRITERS, COMPACTORS = 4, 2
+
+
+def send(stage: zygote.Stage, db: SessionDB, asked: str, uid: str, content: str, **how: Any) -> types.Receipt | None:
+    """Append, having said so before, and say what came of it."""
+    client = f"client {os.getpid()}"
+    stage.tell(checker.Sent(client, asked, uid, content))
+    try:
+        receipt = db.append_message(asked, role="user", content=content, uid=uid, **how)
+    except errors.HoldfastError as error:
+        stage.tell(checker.Sent(client, asked, uid, content, refused=type(error).__name__))
+        return None
+    stage.tell(checker.Sent(client, asked, uid, content, receipt))
+    return receipt
+
+
+def grant(stage: zygote.Stage, db: SessionDB, c: str, name: str, ttl: float = 30.0) -> types.Lease | None:
+    """The lease to compact, or None when another has it."""
+    try:
+        lease = db.acquire_lease(c, "compact", name, ttl)
+    except errors.Busy:
+        return None
+    stage.tell(checker.Granted(name, lease))
+    return lease
+
+
+def commit(
+    stage: zygote.Stage,
+    db: SessionDB,
+    name: str,
+    work: types.Lease | types.Snapshot,
+    child: str,
+    cut: int,
+    summary: str,
+) -> str:
+    """`done`, or the name of the refusal."""
+    seen = work.snapshot if isinstance(work, types.Lease) else work
+    token = work.token if isinstance(work, types.Lease) else None
+    record = checker.Committed(name, seen, child, cut, token)
+    stage.tell(record)
+    try:
+        db.commit_compaction(work, summary=summary, cut_seq=cut, child_id=child)
+    except (errors.LeaseLost, errors.Superseded, errors.StoreBusy) as error:
+        refusal = type(error).__name__
+        stage.tell(checker.Committed(name, seen, child, cut, token, refused=refusal))
+        return refusal
+    stage.tell(checker.Committed(name, seen, child, cut, token, done=True))
+    return "done"
+
+
+def compact(stage: zygote.Stage) -> str:
+    """One compaction from the lease to the commit; `compact.*` are the places between its calls."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        lease = grant(stage, db, c, name)
+        if lease is None:
+            return "Busy"
+        stage.reach("compact.acquired")
+        context = db.context(c, upto=lease.snapshot.last_seq)
+        stage.tell(checker.Summarized(name, c, lease.token))
+        stage.reach("compact.read")
+        cut = lease.snapshot.last_seq - 1
+        summary = checker.summarize(context, cut)
+        stage.reach("compact.summarized")
+        return commit(stage, db, name, lease, f"{c}-{name}", cut, summary)
+
+
+def turn(stage: zygote.Stage) -> int | None:
+    """A turn: its lease, and one message fenced by it."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        lease = db.acquire_lease(c, "turn", name, 30.0)
+        stage.tell(checker.Granted(name, lease))
+        stage.reach("turn.began")
+        receipt = send(stage, db, c, f"{c}:{name}", "said in a turn", lease=lease)
+        return receipt.seq if receipt else None
+
+
+def write(stage: zygote.Stage) -> int | None:
+    """One message."""
+    c, name = stage.args["id"], stage.args["name"]
+    with stage.open() as db:
+        receipt = send(stage, db, c, f"{c}:{name}", "said")
+        return receipt.seq if receipt else None
+
+
+def hold(stage: zygote.Stage) -> int:
+    """Takes the lease and ends, or is stopped or killed, without letting go of it."""
+    with stage.open() as db:
+        token = db.acquire_lease(stage.args["id"], stage.args["purpose"], stage.args["name"], 300.0).token
+        stage.reach("hold.held")
+        return token
+
+
+def write_after_fork(stage: zygote.Stage) -> int | None:
+    """One message, by a process that has a child which outlives it and never asked for the store."""
+    with stage.open() as db:
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            signal.pause()
+            os._exit(0)
+        stage.tell({"child": child})
+        receipt = send(stage, db, stage.args["id"], "from the parent", "said")
+        return receipt.seq if receipt else None
+
+
+class Call:
+    """A call in a thread of its own, which does not keep the test from failing when it hangs."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call, self._outcome = call, queue.Queue[Any]()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome.put(self._call())
+        except BaseException as error:
+            self._outcome.put(error)
+
+    def outcome(self) -> Any:
+        """The result, or the error that was raised."""
+        return self._outcome.get(timeout=HANGS)
+
+
+class Load:
+    """Four writers and two compactors at one conversation, and each writer at one of its own, until the exit."""
+
+    def __init__(self, running: zygote.Zygote, address: str, through: str = "") -> None:
+        self._running, self._address, self._through = running, address, through or address
+        self._stop = tempfile.mktemp(prefix="storm-", dir=memory_folders.shared_memory())
+        self._pids: list[int] = []
+        self.history: list[checker.Record] = []
+        self.names = ["c", *(f"own{index}" for index in range(WRITERS))]
+
+    def __enter__(self) -> Self:
+        with SessionDB(self._address) as db:
+            for name in self.names:
+                steps.say(db, name)
+        tasks = [write_on] * WRITERS + [compact_on] * COMPACTORS
+        for index, task in enumerate(tasks):
+            args = {"stop": self._stop, "name": f"p{index}", "own": f"own{index}"}
+            self._pids.append(self._running.begin(task, self._through, args))
+        return self
+
+    def harm(self, act: Callable[[], object]) -> None:
+        """Done to them while they work: everybody has written something since the last time."""
+        before = self._ends()
+        act()
+        polling.until(lambda: self._further(before), "everybody goes on")
+
+    def _further(self, before: dict[str, int]) -> bool:
+        try:
+            now = self._ends()
+        except errors.StoreUnreachable:
+            return False
+        return all(now[name] > before[name] for name in self.names)
+
+    def _ends(self) -> dict[str, int]:
+        with SessionDB(self._address) as db:
+            return {name: db.conversation(name).last_seq for name in self.names}
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        with open(self._stop, "x"):
+            outcomes = [self._running.wait(pid) for pid in self._pids]
+        os.unlink(self._stop)
+        self.history = zygote.records(outcomes)
+        if kind is None:
+            assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+
+    def wrongs(self) -> list[str]:
+        with SessionDB(self._address) as db:
+            for name in self.names:
+                receipt = db.append_message(name, role="user", content="next", uid=f"{name}:next")
+                self.history.append(checker.Sent("after", name, f"{name}:next", "next", receipt))
+            done = [each for each in self.history if isinstance(each, checker.Committed) and each.done]
+            return checker.verify(db, self.history) + ([] if done else ["nobody compacted anything"])
+
+
+def write_on(stage: zygote.Stage) -> int:
+    """Messages to all and to one's own, each until it is acknowledged."""
+    number = 0
+    with _opened(stage) as db:
+        while not os.path.exists(stage.args["stop"]):
+            for c in ("c", stage.args["own"]):
+                uid = f"{stage.args['name']}.{number}.{c}"
+                while send(stage, db, c, uid, f"said {uid}") is None:
+                    pass
+            number += 1
+    return number
+
+
+def compact_on(stage: zygote.Stage) -> int:
+    """Compactions, as far as the others let one; an outcome nobody heard is left unknown."""
+    number, name = 0, stage.args["name"]
+    with _opened(stage) as db:
+        while not os.path.exists(stage.args["stop"]):
+            number += 1
+            try:
+                lease = grant(stage, db, "c", name)
+                if lease is not None:
+                    context = db.context("c", upto=lease.snapshot.last_seq)
+                    cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
+                    summary = checker.summarize(context, cut)
+                    commit(stage, db, name, lease, f"c-{name}-{number}", cut, summary)
+            except (errors.StoreUnreachable, errors.StoreBusy):
+                continue
+    return number
+
+
+def _opened(stage: zygote.Stage) -> SessionDB:
+    while True:
+        try:
+            return stage.open()
+        except errors.StoreUnreachable:
+            continue

@@ -1,0 +1,165 @@
+"""Stores as an older version would have left them: the declared schema with something taken away, data inside."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import apsw
+import msgspec
+
+from holdfast.store import queries
+from holdfast.store.db import SessionDB
+from holdfast.store.driver import SchemaPlan
+from holdfast.store.sqlite import driver as sqlite_driver
+from holdfast.store.sqlite import migration as sqlite_migration
+from tests.faults import kill_points, steps, zygote
+
+
+class Older(NamedTuple):
+    """What the older schema did not have yet, or had otherwise."""
+
+    columns: tuple[tuple[str, str], ...] = ()
+    tables: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()  # triggers that had another text
+
+
+ALL_TRIGGERS = tuple(re.findall(r"CREATE TRIGGER (\w+)", queries.schema("sqlite")))
+
+ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
+# What refers to others goes first.
+MAIL = ("outbox", "arrivals", "claims", "people", "strangers", "lockouts")
+OF_MAIL = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(MAIL)}) ", queries.schema("sqlite")))
+TAKES_MAIL = "conversation_redacts_its_mail"
+OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
+
+OLDER: dict[str, Older] = {
+    "no redaction of messages": Older(columns=(("messages", "redacted_at"),), indexes=("messages_redacted",)),
+    "no redaction of summaries": Older(columns=(("compactions", "redacted_at"),)),
+    "no redo": Older(columns=(("conversations", "redo_epoch"),)),
+    "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
+    "no folders": Older(columns=(("conversations", "folder"),)),
+    "no metadata": Older(columns=(("conversations", "metadata"),)),
+    "no hides": Older(tables=("hides",)),
+    "no tombstones": Older(tables=("tombstones",)),
+    "no leases": Older(tables=("leases",)),
+    "no budgets": Older(tables=("budgets",)),
+    "no acts": Older(tables=(*MAIL, *ACTS), indexes=(*OF_MAIL, *OF_ACTS), triggers=(TAKES_MAIL,)),
+    "no mail": Older(tables=MAIL, indexes=OF_MAIL, triggers=(TAKES_MAIL,)),
+    "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
+    "no triggers": Older(triggers=ALL_TRIGGERS),
+    "other triggers": Older(changed=ALL_TRIGGERS[:5]),
+    "much": Older(
+        columns=(("messages", "redacted_at"), ("compactions", "redacted_at"), ("conversations", "redo_epoch")),
+        tables=("hides", "tombstones", "leases", "budgets", *MAIL, *ACTS),
+        triggers=tuple({*ALL_TRIGGERS[::2], TAKES_MAIL}),
+        changed=ALL_TRIGGERS[1::4],
+        indexes=("conversations_by_origin", "messages_redacted", *OF_MAIL, *OF_ACTS),
+    ),
+}
+
+
+def furnish(db: SessionDB) -> None:
+    """Only what every older schema could hold."""
+    steps.compacted(db, "a")
+    db.append_message("a", role="user", content="after it", uid="a:5")
+    db.bind_route("chat", "a", version=0)
+    steps.say(db, "b", 2)
+    db.end_session("b", "done")
+    db.branch("a", 3, branch_id="a-b")
+    db.append_message("a-b", role="user", content="in the branch", uid="a-b:4")
+
+
+def contents(db: SessionDB) -> str:
+    """All there is to read, as text."""
+    found: list[Any] = [db.route("chat")]
+    for session in db.list_sessions(every=True):
+        context = db.context(session.id)
+        found += [session, db.transcript(session.id), list(context), context.summary, db.compactions(session.id)]
+    return json.dumps(found, default=msgspec.to_builtins)
+
+
+def make(path: Path, older: Older) -> str:
+    """A store of an older schema at this path; its contents."""
+    source = path.with_name("source.db")
+    with SessionDB(source) as db:
+        furnish(db)
+        before = contents(db)
+    connection = apsw.Connection(str(path))
+    connection.pragma("journal_mode", "wal")
+    parts = _statements(older)
+    connection.execute(";\n".join(part for part in parts if "CREATE TABLE" in part))
+    connection.execute(f"ATTACH '{source}' AS source")
+    for (table,) in list(connection.execute("SELECT name FROM main.sqlite_schema WHERE type = 'table'")):
+        if not table.startswith("sqlite_"):
+            names = ", ".join(row[1] for row in connection.execute(f"PRAGMA main.table_info({table})"))
+            connection.execute(f"INSERT INTO main.{table} ({names}) SELECT {names} FROM source.{table}")
+    connection.execute("DETACH source")
+    connection.execute(";\n".join(part for part in parts if "CREATE TABLE" not in part))
+    connection.pragma("application_id", sqlite_migration.APPLICATION_ID)
+    connection.pragma("user_version", 1)
+    connection.execute("UPDATE meta SET value = '0' WHERE key = 'schema_revision'")
+    connection.close()
+    kill_points.remove(source)
+    return before
+
+
+def _statements(older: Older) -> list[str]:
+    """The declared schema without what the older one had not."""
+    kept = []
+    for (kind, name), sql in _declared().items():
+        gone = {"table": older.tables, "index": older.indexes, "trigger": older.triggers}[kind]
+        names = [column for _, column in older.columns] + list(older.tables)
+        if name in gone or (kind == "trigger" and any(re.search(rf"\b{word}\b", sql) for word in names)):
+            continue
+        kept.append(
+            _table(sql, [column for table, column in older.columns if table == name]) if kind == "table" else sql
+        )
+        if name in older.changed and kind == "trigger":
+            kept[-1] = f"CREATE TRIGGER {name} BEFORE DELETE ON meta BEGIN SELECT 1; END"
+    return kept
+
+
+def _declared() -> sqlite_migration.Entries:
+    scratch = apsw.Connection(":memory:")
+    scratch.execute(queries.schema("sqlite"))
+    return sqlite_migration.read_schema(scratch.execute)
+
+
+def _table(sql: str, gone: list[str]) -> str:
+    """Without the lines that name a column, be it the column itself or a constraint."""
+    first, *lines, last = sql.splitlines()
+    kept = [line.rstrip(",") for line in lines if not any(re.search(rf"\b{name}\b", line) for name in gone)]
+    return "\n".join([first, ",\n".join(kept), last])
+
+
+NEXT = SchemaPlan(
+    format=2,
+    revision=10,
+    steps={
+        2: [
+            "ALTER TABLE routes ADD COLUMN label TEXT",
+            "UPDATE routes SET label = 'from format 1: ' || key, version = version + 1",
+            "UPDATE conversations SET title = upper(title)",
+        ]
+    },
+)
+
+
+def open_as_next_version(stage: zygote.Stage) -> None:
+    """What the next version does when it opens a store of this one."""
+    sqlite_driver.SqliteDriver(stage.path, plan=NEXT).close()
+
+
+def open_at_once(stage: zygote.Stage) -> list[int]:
+    """Opened by all processes of a crowd at the same moment, and written to at once."""
+    seqs = []
+    for number in range(stage.args["rounds"]):
+        stage.barrier.wait()
+        with SessionDB(f"{stage.path}.{number}") as db:
+            seqs.append(steps.STEPS["append_create"].run(db, {"id": f"c{stage.index}"}).seq)
+    return seqs

@@ -1,0 +1,180 @@
+"""Gateways killed or stopped anywhere between receipt and delivery: the next one finishes, nothing is lost or twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import content_parts, errors, types
+from holdfast.store.db import SessionDB
+from tests.faults import agent_processes, gateway_processes
+from tests.faults import zygote as zygotes
+from tests.faults.gateway_processes import Story, Update
+from tests.support import backends, postgres
+
+both = pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+
+
+def new_story(zygote: zygotes.Zygote, backend: backends.Backend, place: Path, about: str) -> Story:
+    return Story(zygote, backend.target(place, "store"), place / "sends", random.Random(f"{backend.name} {about}"))
+
+
+@both
+@pytest.mark.parametrize("step", gateway_processes.POINTS)
+def test_next_gateway_finishes_after_a_kill_at_any_step(
+    step: str, backend: backends.Backend, zygote: zygotes.Zygote, place: Path
+) -> None:
+    story = new_story(zygote, backend, place, step)
+    assert gateway_processes.kill_at(story, f"gateway.{step}", 1, len(gateway_processes.NAMES)) == 1
+    story.live()
+    assert story.wrongs() == []
+
+
+@both
+def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(
+    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
+) -> None:
+    story = new_story(zygote, backend, place, "store")
+    died = set(gateway_processes.kill_everywhere(story, 1))
+    story.live()
+    assert story.wrongs() == []
+    # Each operation is a transaction, with points before, within and behind it.
+    stages = ("begun", "committing", "committed")
+    assert died >= {f"{each}.{stage}" for each in gateway_processes.OPERATIONS for stage in stages}
+    assert died >= {"arrive.arrival_insert", "settle.arrival_settle", "settle.reply_insert"}
+    assert died >= {"settle.claim_release_settled", "append.route_insert", "delivered.outgoing_delivered"}
+
+
+TRIES = 3
+NOW = 1_790_000_000.0
+LONGER_THAN_LEASES = 3600.0
+
+
+@both
+def test_one_of_two_gateways_finishes_the_turns_of_the_killed_one(
+    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
+) -> None:
+    story, killed = new_story(zygote, backend, place, "pairs"), 0
+    for step in gateway_processes.POINTS[::2]:
+        # The one that is to die may find that the other does all the work.
+        killed += any(gateway_processes.kill_one_of_two(story, f"gateway.{step}", 1) for _ in range(TRIES))
+        assert story.wrongs() == [], step
+    assert killed >= 2
+    with SessionDB(story.target) as db:
+        found = [db.mail.inbound_by_key(gateway_processes.PLATFORM, each.key) for each in story.updates]
+        # Some were begun by one and ended by the other.
+        assert any(each is not None and each.attempts > 1 for each in found)
+
+
+@both
+def test_gateway_stopped_past_its_leases_wakes_up_and_writes_nothing_stale(
+    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
+) -> None:
+    story, clock = new_story(zygote, backend, place, "stops"), zygotes.Clock(str(place / "clock"), NOW)
+    overtaken = 0
+    for step in gateway_processes.POINTS:
+        overtaken += overtake(story, f"gateway.{step}", clock, str(place / "clock"))
+        assert story.wrongs() == [], step
+    assert overtaken >= len(gateway_processes.POINTS) // 2
+
+
+def overtake(story: Story, point: str, clock: zygotes.Clock, path: str) -> bool:
+    """Stop a gateway at a point for longer than its leases last, let another do its work, and continue it.
+
+    False where it did not come there, or was stopped in a transaction, so that no other could write.
+    """
+    story.say("First", gateway_processes.COMMAND, "Second", names=("ann",))
+    args = story.args(point, 1, signal="SIGSTOP")
+    first = story.running.run(gateway_processes.live, story.target, args, clock=path)
+    clock.set(clock() + LONGER_THAN_LEASES)
+    free = first.state == "stopped" and not holds_locks(story.target, clock)
+    if free:
+        story.heard(story.running.run(gateway_processes.live, story.target, args | {"point": ""}, clock=path))
+    story.heard(story.running.wait(first.pid, "SIGCONT") if first.state == "stopped" else first)
+    return free
+
+
+def holds_locks(target: str, clock: zygotes.Clock) -> bool:
+    """Whether a stopped gateway is in the middle of a transaction, so that others cannot write."""
+    if target.startswith("postgresql:"):
+        held = (
+            "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation"
+            " WHERE l.mode IN ('RowShareLock', 'RowExclusiveLock') AND c.relnamespace = %s::regnamespace"
+        )
+        schema = target.rpartition("search_path%3D")[2]
+        row = postgres.admin().execute(held, (schema,)).fetchone()
+        return row is not None and row[0] > 0
+    with SessionDB(target, clock=clock, write_timeout=0.1) as db:
+        try:
+            db.admin.set_meta("probe", "x")
+        except errors.StoreBusy:
+            return True
+    return False
+
+
+CHAT = "ann0"
+ROUTE = gateway_processes.route_of(CHAT)
+EXCHANGES = 60  # more than the window of a model has room for
+
+
+def tell(story: Story, *texts: str) -> None:
+    story.updates += [Update(CHAT, f"{number}", text) for number, text in enumerate(texts, len(story.updates))]
+
+
+def begin_long(story: Story) -> list[types.Route]:
+    with SessionDB(story.target) as db:
+        db.create_session("talk", source="fault")
+        agent_processes.fill(db, "talk", EXCHANGES)
+        db.bind_route(ROUTE, "talk", version=0)
+        return db.routes()
+
+
+def problems(story: Story, routes: list[types.Route]) -> list[str]:
+    """What is wrong in a conversation that was compacted once: lost, asked twice, forked, or bound anew."""
+    texts = [each.text for each in story.updates if not each.text.startswith("/")]
+    with SessionDB(story.target) as db:
+        found = [*gateway_processes.still_open(db), *agent_processes.compaction_problems(db, "talk", [])]
+        said = [(each.role, content_parts.text(each.content)) for each in db.transcript("talk")][2 * EXCHANGES :]
+        wanted = [line for text in texts for line in (("user", text), ("assistant", f"re {text}"))]
+        found += [
+            f"{one} is said, and not {other}" for one, other in itertools.zip_longest(said, wanted) if one != other
+        ]
+        ends = [each.end_reason for each in db.sessions("talk")]
+        found += [f"its sessions ended so: {ends}"] if ends != ["compression", None] else []
+        talks = {db.snapshot(each.id).conversation_id for each in db.list_sessions()}
+        found += [f"another conversation began: {talks}"] if talks != {"talk"} else []
+        found += [f"routes were written: {db.routes()}"] if db.routes() != routes else []
+        context = db.context("talk")
+        found += [] if "In short." in (context.summary or "") else ["there is no summary"]
+    return found
+
+
+def summaries(story: Story) -> int:
+    noted = Path(f"{story.sends}.summaries")
+    return len(noted.read_text().split()) if noted.exists() else 0
+
+
+@both
+@pytest.mark.parametrize(
+    ("point", "first"),
+    [("commit.committed", "/compact"), ("commit.committed", "What now?"), ("gateway.settled", "What now?")],
+)
+def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(
+    point: str, first: str, backend: backends.Backend, zygote: zygotes.Zygote, place: Path
+) -> None:
+    story = new_story(zygote, backend, place, point)
+    routes = begin_long(story)
+    window: dict[str, Any] = {"window": agent_processes.WINDOW}
+    tell(story, first)
+    killed = zygote.run(gateway_processes.live, story.target, story.args(point, 1, **window))
+    assert killed.state == "killed", killed
+    story.heard(killed)
+    assert summaries(story) == 1
+    tell(story, "Go on.")
+    story.heard(zygote.run(gateway_processes.live, story.target, story.args(**window)))
+    assert problems(story, routes) == []
+    assert summaries(story) == 1

@@ -1,0 +1,106 @@
+"""A process killed in backup, restore, prune, deletion, scrub, import, salvage or copy leaves the old or the new."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.db import SessionDB
+from tests.faults import forbidden_states, maintenance_kills, mutations
+from tests.faults import zygote as zygotes
+from tests.support import memory_folders, postgres
+
+SEEDS = range(3)
+WRITES = 4
+COPY_KILLS = 5
+# An act that no longer passes these points is not tested any more.
+POINTS = {
+    "backup": {"backup.pages", "backup.finished", "blob.renamed", "backup.synced", "backup.renamed"},
+    "backup_if_due": {"claim.committed", "backup.renamed", "claim.meta_delete"},
+    "restore": {"restore.pages", "restore.copied", "restore.finished", "blob.renamed"},
+    "prune": {"prune.verified", "prune.renamed", "prune.erase_messages", "prune.committed", "forget.committed"},
+    "delete": {"delete.committed", "forget.committed", "collect.committed", "scrub.done"},
+    "redact": {"redact.message_redact", "redact.committed", "forget.committed", "scrub.done"},
+    "shrink": {"shrink.begun", "shrink.rewritten"},
+    "collect": {"collect.read", "collect.blob_delete", "collect.committed"},
+    "put": {"blob.drafted", "blob.renamed", "blob.committed"},
+    "export": {"blob.renamed", "export.synced", "export.renamed", "export.kept"},
+    "import": {"blob.renamed", "import.import_message", "import.import_compaction", "import.committed"},
+    "salvage": {"salvage.import_message", "salvage.synced", "salvage.renamed", "blob.renamed"},
+}
+# The points at which a kill shows a careless store.
+TELLING = (".half", ".synced", ".compaction_redact")
+
+
+@pytest.fixture(scope="module")
+def stock(zygote: zygotes.Zygote) -> Iterator[maintenance_kills.Stock]:
+    with memory_folders.folder() as folder:
+        yield maintenance_kills.Stock(zygote, Path(folder), SEEDS)
+
+
+@pytest.mark.parametrize("act", maintenance_kills.ACTS)
+def test_kill_at_any_point_leaves_the_old_or_the_new(act: str, stock: maintenance_kills.Stock) -> None:
+    done = maintenance_kills.kill_at_every_point(stock, act, 1, random.Random(act))
+    assert set(done) >= POINTS[act]
+    assert set(done.values()) == {1}
+
+
+@pytest.mark.parametrize("act", ["backup", "restore", "prune", "redact", "shrink", "import"])
+def test_kill_before_a_write_to_the_disk_leaves_the_old_or_the_new(act: str, stock: maintenance_kills.Stock) -> None:
+    assert maintenance_kills.kill_between_writes(stock, act, WRITES) >= WRITES
+
+
+@pytest.mark.parametrize("name", mutations.CARELESS)
+def test_careless_store_is_noticed_by_a_kill(name: str, zygote: zygotes.Zygote, place: Path) -> None:
+    stock = maintenance_kills.Stock(zygote, place, range(2), name)
+    act = mutations.CARELESS[name].scenario
+    assert stock.courses(act), "without a kill it is done well"
+    with pytest.raises(AssertionError, match="killed at"):
+        maintenance_kills.kill_at_every_point(stock, act, 8, random.Random(name), TELLING)
+
+
+def test_scheduled_backup_of_a_dead_process_is_made_when_its_claim_ran_out(
+    zygote: zygotes.Zygote, stock: maintenance_kills.Stock
+) -> None:
+    folder = stock.courses("backup_if_due")[0].template.fresh()
+    killed = zygote.run(
+        maintenance_kills.perform, folder / "store.db", {"act": "backup_if_due"}, points=("backup",), at=0
+    )
+    assert killed.state == "killed"
+    now = maintenance_kills.NOW + 86_400
+    with SessionDB(folder / "store.db", clock=lambda: now + 60) as db:
+        assert db.admin.backup_if_due(folder / "due", 24) is None
+    with SessionDB(folder / "store.db", clock=lambda: now + 3_601) as db:
+        assert db.admin.backup_if_due(folder / "due", 24) is not None
+    assert maintenance_kills.drafts(folder) == []
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_killed_copy_is_started_over_by_the_next_one(dialect: str, zygote: zygotes.Zygote, place: Path) -> None:
+    def new_target(name: str) -> str:
+        if dialect == "sqlite":
+            return str(place / f"{name}.db")
+        return postgres.with_schema(postgres.dsn(), postgres.empty_schema())
+
+    source, kinds = str(place / "source.db"), ("copy", "blob")
+    with SessionDB(source) as db:
+        forbidden_states.furnish(db)
+        db.blobs.put(b"picture")
+    args = {"source": source, "target": new_target("watched")}
+    watched = zygote.run(maintenance_kills.copy, "", args, points=kinds)
+    assert {"copy.import_compaction", "copy.copy_act", "copy.restore_counters"} <= set(watched.reached), watched
+    with SessionDB(args["target"]) as db:
+        wanted = maintenance_kills.exported(db)
+    last, unfinished = len(watched.reached) - 1, 0
+    for at in range(0, last + 1, last // (COPY_KILLS - 1)):
+        args = {"source": source, "target": new_target(str(at))}
+        assert zygote.run(maintenance_kills.copy, "", args, points=kinds, at=at).state == "killed"
+        with SessionDB(source) as db, SessionDB(args["target"]) as other:
+            unfinished += other.admin.is_unfinished_copy()
+            assert db.admin.copy_to(other.admin).digest == watched.value
+            assert maintenance_kills.exported(other) == wanted, watched.reached[at]
+            assert other.admin.fsck().ok
+    assert unfinished
