@@ -161,7 +161,7 @@ async def test_settings_say_who_is_let_in(tmp_path: Path) -> None:
         assert await chat.say("Hi", chat="43", sender="43", key="a") is None
         assert await chat.say("Hi", chat="42", sender="42", key="b") is not None
         await chat.replies(1)
-        await stage.quiet(opened.gateway, opened.db)
+        await stage.wait_idle(opened.gateway, opened.db)
         found = await opened.db.mail.inbound_by_key("telegram", "b")
     assert [each.address for each in chat.sent] == [{"chat": "42"}]
     assert found is not None
@@ -184,8 +184,8 @@ def test_one_that_starts_before_the_other_stops_loses_and_repeats_nothing(tmp_pa
                     await say(first, keys[:10])
                 # Whatever the first one was in the middle of is now the other one's.
                 await say(second, keys[10:])
-                await stage.settled(stays.db, *keys)
-                await stage.quiet(stays.gateway, stays.db)
+                await stage.wait_settled(stays.db, *keys)
+                await stage.wait_idle(stays.gateway, stays.db)
         return [*first.sent, *second.sent]
 
     sent = asyncio.run(story())
@@ -207,7 +207,7 @@ def test_nobody_finds_what_another_said(tmp_path: Path) -> None:
             await chat.say("/search secret", chat="ann", sender="ann", key="ask")
             await chat.say("/sessions", chat="ann", sender="ann", key="list")
             await chat.replies(4)
-            await stage.quiet(opened.gateway, opened.db)
+            await stage.wait_idle(opened.gateway, opened.db)
             await _owners(opened.db)
         return {each.text for each in chat.sent if each.address == {"chat": "ann"}}
 

@@ -82,7 +82,7 @@ async def test_arrivals_turns_and_sendings_are_traced_without_what_was_said(db: 
         async with gateways.open_gateway(db, wrap(ScriptedModel(["secret words"]))) as (running, chat):
             await chat.say("secret words", sender="ann", name="Ann")
             await chat.replies(1)
-            await gateways.quiet(running, db)
+            await gateways.wait_idle(running, db)
     assert sorted(each.name for each in tracers.seen if each.name.startswith("holdfast.")) == [
         "holdfast.arrival",
         "holdfast.send",

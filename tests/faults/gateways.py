@@ -124,7 +124,7 @@ async def _live(stage: zygote.Stage) -> None:
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = Filed(db, stage.args["sends"])
-        make = stages.make(db, echo := turns.Echo(), summarizer=Noted(stage.args["sends"] + ".summaries"))
+        make = stages.runtime_factory(db, echo := turns.Echo(), summarizer=Noted(stage.args["sends"] + ".summaries"))
         echo.window = stage.args.get("window", echo.window)
         async with gateway.Gateway(
             db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock
@@ -133,7 +133,7 @@ async def _live(stage: zygote.Stage) -> None:
             for each in stage.args["updates"]:
                 by_chat[each[0]].append(Update(*each))
             await asyncio.gather(*(_bring(stage, chat, each) for each in by_chat.values()))
-            await stages.quiet(opened, db)
+            await stages.wait_idle(opened, db)
 
 
 async def _bring(stage: zygote.Stage, chat: Filed, updates: Sequence[Update]) -> None:

@@ -147,11 +147,11 @@ async def test_switching_between_conversations_under_one_key_builds_no_agent_ane
             await chat.say("This is one", key="1")
             await chat.say("/new", key="2")
             await chat.say("This is another", key="3")
-            one, _, other = await stage.settled(db, "1", "2", "3")
+            one, _, other = await stage.wait_settled(db, "1", "2", "3")
             for number, back in enumerate((one, other, one, other)):
                 await chat.say(f"/resume {back.conversation_id}", key=f"{number}r")
                 await chat.say("Go on", key=f"{number}g")
-                _, found = await stage.settled(db, f"{number}r", f"{number}g")
+                _, found = await stage.wait_settled(db, f"{number}r", f"{number}g")
                 assert found.conversation_id == back.conversation_id
         assert one.conversation_id != other.conversation_id
         assert sorted(built) == sorted([one.conversation_id or "", other.conversation_id or ""])
