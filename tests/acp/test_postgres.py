@@ -1,4 +1,4 @@
-"""Editors on a database server: the same conversation in two processes, each with a store of its own."""
+"""Two editors on PostgreSQL share one conversation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.model import ScriptedModel
 from holdfast.runtime import subscriptions
-from tests.support import acp_editor, agents, postgres
+from tests.support import acp_editor, agents, polling, postgres
 
 LONG = "word " * 400
 
 
-async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Who begins to listen is known to others after a while only.
+async def test_two_editors_on_postgresql_share_one_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.05)
     dsn = postgres.fresh()
 
@@ -21,8 +20,8 @@ async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest
         script = [f"Answer {number}. {LONG}" for number in range(1, 7)]
         async with (
             AsyncSessionDB(SessionDB(dsn)) as elsewhere,
-            acp_editor.seated(acp_editor.House(db, ScriptedModel([*script, "The summary."]))) as one,
-            acp_editor.seated(acp_editor.House(elsewhere, ScriptedModel(["From two."]))) as other,
+            acp_editor.connect(acp_editor.Program(db, ScriptedModel([*script, "The summary."]))) as one,
+            acp_editor.connect(acp_editor.Program(elsewhere, ScriptedModel(["From two."]))) as other,
         ):
             here = await one.new()
             for number in range(1, 5):
@@ -30,15 +29,15 @@ async def test_two_editors_on_a_server_have_one_conversation(monkeypatch: pytest
             await other.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
             assert other.text() == one.text()
             await one.prompt(here, "Question 5.")
-            await acp_editor.so(lambda: "Answer 5." in other.text())
+            await polling.until_async(lambda: "Answer 5." in other.text())
             assert await one.prompt(here, "/compact here 1") == "end_turn"
             assert (await db.conversation(here)).compaction_epoch is not None
             assert await other.prompt(here, "And you?") == "end_turn"
-            await acp_editor.so(lambda: "From two." in one.text())
+            await polling.until_async(lambda: "From two." in one.text())
 
             fork = (await other.ask("session/fork", sessionId=here, cwd="/", mcpServers=[]))["sessionId"]
             listed = (await one.ask("session/list", cwd="/"))["sessions"]
             assert {each["sessionId"] for each in listed} == {here, fork}
-            before = len(one.told("user_message_chunk"))
+            before = len(one.received("user_message_chunk"))
             await one.ask("session/load", sessionId=here, cwd="/", mcpServers=[])
-            assert len(one.told("user_message_chunk")) == before + 6
+            assert len(one.received("user_message_chunk")) == before + 6

@@ -87,7 +87,7 @@ def test_rules_hold_in_the_folder_of_the_session(tmp_path: Path) -> None:
         await editor.prompt(session, "read notes.txt")
         assert "the sea" not in editor.text()
         await editor.prompt(session, "run `pwd`")
-        assert one in str(editor.told("tool_call_update")[-1])
+        assert one in str(editor.received("tool_call_update")[-1])
         assert editor.questions == []
 
     run(tmp_path, story, permissions=rules)

@@ -87,11 +87,11 @@ def test_what_is_not_saved_is_read_and_a_command_is_seen_in_a_terminal(tmp_path:
         session = await editor.new(str(project))
         editor.desk.buffers[str(project / "a.txt")] = "not saved\n"
         assert await editor.prompt(session, "read a.txt") == "end_turn"
-        call = editor.told("tool_call")[-1]
+        call = editor.received("tool_call")[-1]
         assert call["locations"] == [{"path": str(project / "a.txt")}]
         assert "1\tnot saved" in editor.text()
         assert await editor.prompt(session, "run echo here; pwd") == "end_turn"
-        shown = [each for each in editor.told("tool_call_update") if each.get("content")]
+        shown = [each for each in editor.received("tool_call_update") if each.get("content")]
         assert {"type": "terminal", "terminalId": "terminal-1"} in shown[-1]["content"]
         assert shown[-1]["status"] == "completed"
         assert f"here\n{project}\n[exit code 0]" in editor.text()
@@ -148,7 +148,7 @@ def test_a_terminal_that_comes_behind_its_session_is_let_go_of(tmp_path: Path, m
         assert acp_editor.result(await prompting)["stopReason"] == "cancelled"
         come.set()
         async with asyncio.timeout(60):
-            await acp_editor.so(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
+            await polling.until_async(lambda: editor.desk.asked == ["create", "release"] and not editor.desk.terminals)
 
     run(story, tmp_path / "home", EVERYTHING)
     assert not (tmp_path / "done").exists()
