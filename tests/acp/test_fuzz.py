@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import json
 import random
 from collections.abc import Awaitable
 from typing import Any
@@ -87,31 +85,3 @@ async def test_random_requests_get_errors_of_the_protocol(seed: int) -> None:
         for each in pending:
             await check_response(*each)
         assert await editor.prompt(safe, "Still there?") == "end_turn"
-
-
-def damaged_line(rng: random.Random, number: int) -> bytes:
-    """Return a valid line with a few bytes changed."""
-    method = rng.choice(list(VALID))
-    frame = {"jsonrpc": "2.0", "id": f"odd {number}", "method": method, "params": VALID[method]}
-    line = bytearray(json.dumps(frame).encode())
-    for _ in range(rng.randint(1, 4)):
-        place = rng.randrange(len(line))
-        line[place : place + rng.randint(0, 3)] = bytes(rng.randrange(256) for _ in range(rng.randint(0, 2)))
-    return bytes(line).replace(b"\n", b" ")
-
-
-@pytest.mark.parametrize("seed", range(3))
-async def test_damaged_lines_get_errors_of_the_protocol(seed: int) -> None:
-    rng = random.Random(seed)
-
-    async with acp_editor.open_editor(["ok"] * 1000) as editor:
-        session = await editor.new()
-        for number in range(CALLS):
-            line = damaged_line(rng, number)
-            with contextlib.suppress(ValueError):
-                editor.expect(json.loads(line))
-            editor.raw(line)
-        assert await editor.prompt(session, "Still there?") == "end_turn"
-        codes = [each["error"]["code"] for each in editor.frames if "error" in each]
-        assert {*codes} <= CODES | {-32700}
-        assert codes.count(-32700) > CALLS // 3

@@ -96,6 +96,12 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     assert said[4] == "This chat continues in: One"
 
 
+async def test_retry_is_answered_with_the_new_reply(db: AsyncSessionDB) -> None:
+    assert await send(db, "Hi", "/retry", script=("First.", "Second.")) == ["First.", "Second."]
+    (found,) = await wait_settled(db, "2")
+    assert (found.outcome, found.seq) == ("answered", 3)
+
+
 async def test_two_slashes_begin_a_message(db: AsyncSessionDB) -> None:
     assert await send(db, "//help me", script=("Yes?",)) == ["Yes?"]
     (found,) = await wait_settled(db, "1")
@@ -143,7 +149,7 @@ async def test_stop_ends_a_compaction_without_a_change(db: AsyncSessionDB) -> No
     assert [each.end_reason for each in await db.sessions("talk")] == [None]
 
 
-async def test_retry_asks_again_and_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
+async def test_interrupted_retry_is_finished_by_the_next_gateway(tmp_path: Path) -> None:
     begun, path = asyncio.Event(), str(tmp_path / "store.db")
 
     class Hanging(ScriptedModel):

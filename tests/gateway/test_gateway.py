@@ -69,48 +69,6 @@ async def test_repeated_delivery_is_answered_once_also_after_a_restart(db: Async
     assert len(model.requests) == 1
 
 
-async def test_every_chat_has_its_own_replies_in_order(db: AsyncSessionDB) -> None:
-    def echo(request: models.Request) -> str:
-        return f"Re: {request.messages[-1].content}"
-
-    chats, both = ("c1", "c2", "c3"), [MemoryPlatform(), MemoryPlatform("other")]
-    async with open_gateway(db, ScriptedModel([echo] * 99), platforms=both):
-        for number in range(2):
-            for name in chats:
-                for each in both:
-                    await each.say(f"{name} {number} {each.name}", chat=name, sender=name)
-        for each in both:
-            sent = await each.replies(len(chats) * 2)
-            for name in chats:
-                here = [one for one in sent if one.address == {"chat": name}]
-                assert len(here) == 2
-                assert all(f"{name} {number} {each.name}" in one.text for number, one in enumerate(here))
-
-
-async def test_compacted_conversation_continues_after_a_restart(tmp_path: Path) -> None:
-    async with gateways.store(str(tmp_path / "store.db")) as db:
-        await fill(db)
-        await db.bind_route(ROUTE, "talk", version=0)
-        model = ScriptedModel(["ok"] * 9, window=WINDOW)
-        async with open_gateway(db, model, summarizer=FakeSummarizer()) as (_, chat):
-            await chat.say("/compact", key="1")
-            await chat.say("Go on", key="2")
-            said = await chat.replies(2)
-            assert "Compacted up to message " in said[0].text
-    async with gateways.store(str(tmp_path / "store.db")) as db:
-        summarizer, model = FakeSummarizer(), ScriptedModel(["And on."], window=WINDOW)
-        before = [each.id for each in await db.sessions("talk")]
-        async with open_gateway(db, model, summarizer=summarizer) as (opened, chat):
-            await chat.say("And now?", key="3")
-            assert texts(await chat.replies(1)) == ["And on."]
-            await wait_idle(opened, db)
-        after = await db.sessions("talk")
-        assert ([each.id for each in after], [each.end_reason for each in after]) == (before, ["compression", None])
-        assert summarizer.requests == []
-        assert any("In short." in str(each.content) for each in model.requests[0].messages)
-        assert [(each.conversation_id, each.version) for each in await db.routes()] == [("talk", 1)]
-
-
 async def test_switching_conversations_builds_no_agent_again(db: AsyncSessionDB) -> None:
     built: list[str] = []
     async with open_gateway(db, ScriptedModel(["ok"] * 9), built=built) as (_, chat):

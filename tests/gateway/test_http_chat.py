@@ -21,7 +21,7 @@ from holdfast.store import leases
 from tests.support import http_gateway
 from tests.support.agents import calls, says
 from tests.support.gateways import HeldModel, open_gateway, wait_idle
-from tests.support.http_gateway import ANN, BOB, PATH, echo, error_of, message_words, open_web, streamed_text, text_of
+from tests.support.http_gateway import ANN, BOB, PATH, error_of, message_words, open_web, streamed_text, text_of
 from tests.support.polling import until_async
 
 PIXEL = b"\x89PNG not really"
@@ -295,12 +295,6 @@ async def test_reply_of_a_dead_process_is_taken_over_and_refused(db: AsyncSessio
 
 
 # --- contents ---------------------------------------------------------------------------------------------
-
-
-async def test_text_of_a_client_is_not_a_command(db: AsyncSessionDB) -> None:
-    async with open_web(db, ScriptedModel([echo] * 2)) as web:
-        for text in ("/new", "/stop\nand go on"):
-            assert text_of(await web.ask(text)).removeprefix("Re: ").strip() == text
 
 
 @given(st.text(max_size=20) | st.text("/ \n\tnew", max_size=9))

@@ -114,6 +114,12 @@ async def test_invalid_body_or_header_is_refused(
     assert await db.mail.inbound(1) is None
 
 
+async def test_unknown_model_is_refused(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        refused = await web.ask("Hi", model="gpt-4")
+        assert (refused.status_code, error_of(refused)["code"]) == (404, "model_not_found")
+
+
 async def test_body_without_a_length_is_measured_as_it_arrives(db: AsyncSessionDB) -> None:
     async def endless() -> AsyncIterator[bytes]:
         for _ in range(100_000):
