@@ -20,13 +20,12 @@ from holdfast.gateway import settings as said
 from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.gateway.test_http_chat import Held, words
 from tests.support import gateways, http_gateway, memory_platform, polling
 
 
 def count(request: models.Request) -> str:
     """Answer with the number of user messages and the last one."""
-    spoken = [words(each) for each in request.messages if each.role == "user"]
+    spoken = [http_gateway.message_words(each) for each in request.messages if each.role == "user"]
     return f"{len(spoken)}: {spoken[-1]}"
 
 
@@ -82,7 +81,7 @@ async def test_openai_client_has_a_conversation_of_several_turns(db: AsyncSessio
 
 
 async def test_openai_client_that_closes_a_stream_stops_its_turn(db: AsyncSessionDB) -> None:
-    model = Held("One. Two.", "2: next")
+    model = gateways.HeldModel("One. Two.", "2: next")
     async with served(db, model) as address, client_of(address) as client:
         asked: list[Any] = [{"role": "user", "content": "one"}]
         async with await client.chat.completions.create(model="holdfast", messages=asked, stream=True) as stream:
@@ -95,7 +94,12 @@ async def test_openai_client_that_closes_a_stream_stops_its_turn(db: AsyncSessio
         after = await client.chat.completions.create(model="holdfast", messages=asked)
         assert after.choices[0].message.content == "2: next"
     (only,) = await db.list_sessions()
-    assert [words(each) for each in await db.transcript(only.id)] == ["one", "One. Two.", "next", "2: next"]
+    assert [http_gateway.message_words(each) for each in await db.transcript(only.id)] == [
+        "one",
+        "One. Two.",
+        "next",
+        "2: next",
+    ]
 
 
 async def is_settled(db: AsyncSessionDB) -> bool:

@@ -1,12 +1,11 @@
-"""Golden frames: whole conversations of an editor as they go over the wire.
+"""Golden frames: whole conversations of an editor, with names instead of ids, times and sizes.
 
-`python -m tests.acp.test_golden` writes them anew. Ids, times and sizes that differ from run to run have names instead.
-Answers stand with what was asked; what came unasked stands behind them, in its order. The editor of these stories holds
-every frame to the protocol's schema.
+`python -m tests.acp.test_golden` writes them anew: first the requests with their responses, then the other frames.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, types
+from holdfast import content_parts, types
 from holdfast.acp import plans
 from holdfast.model import ScriptedModel, base
 from tests.support import acp_editor, agents, approvals
@@ -25,13 +24,13 @@ GOLDEN = Path(__file__).parent / "golden"
 SESSION = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
 CHANGING = {"updatedAt", "used", "messageId"}
 CHOICES = ("modes", "configOptions")
-"""What is told again and again: the second time it is named by its number."""
+"""Repeated values; the second time they are replaced by their number."""
 LONG = 240
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 
 
 class Recorder:
-    """An editor whose frames are kept."""
+    """Records the requests of an editor with their responses."""
 
     def __init__(self, editor: acp_editor.Editor) -> None:
         self.editor = editor
@@ -54,7 +53,7 @@ class Recorder:
 
     @property
     def unasked(self) -> list[dict[str, Any]]:
-        """What the agent said of its own; commands are many, and stand elsewhere."""
+        """Return the notifications and requests of the agent, without the long lists of commands."""
         said = [frame for frame in self.editor.frames if "method" in frame]
         kinds = [frame["params"].get("update", {}).get("sessionUpdate") for frame in said]
         return [
@@ -77,7 +76,6 @@ async def conversation(editor: Recorder) -> None:
     await editor.ask("session/list")
     await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
     await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
-    # Its title is told behind the answer.
     await editor.ask("session/fork", sessionId=session, cwd=acp_editor.FOLDER, mcpServers=[])
     await editor.editor.until("session_info_update")
     await editor.ask("session/close", sessionId=session)
@@ -138,25 +136,19 @@ STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
 }
 
 
-def played(name: str) -> str:
-    """What goes over the wire in a story."""
+async def record(name: str) -> str:
+    """Return the frames of a story."""
     story, given = STORIES[name]
-    found: list[str] = []
-
-    async def told(db: AsyncSessionDB) -> None:
-        options = given()
-        model = options.pop("model", None) or ScriptedModel(options.pop("script", ()))
-        async with acp_editor.seated(acp_editor.House(db, model, **options)) as editor:
-            recorder = Recorder(editor)
-            await story(recorder)
-            found.append(steady({"exchanges": recorder.exchanges, "unasked": recorder.unasked}))
-
-    agents.run(told)
-    return found[0]
+    options = given()
+    model = options.pop("model", None) or ScriptedModel(options.pop("script", ()))
+    async with agents.store() as db, acp_editor.connect(acp_editor.Program(db, model, **options)) as editor:
+        recorder = Recorder(editor)
+        await story(recorder)
+        return normalize({"exchanges": recorder.exchanges, "unasked": recorder.unasked})
 
 
-def steady(frames: dict[str, Any]) -> str:
-    """The same, with names for what is another one each time."""
+def normalize(frames: dict[str, Any]) -> str:
+    """Encode frames, with names for values that change."""
     names: dict[str, str] = {}
     choices: list[Any] = []
 
@@ -181,11 +173,10 @@ def steady(frames: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_frames_are_as_they_were(name: str) -> None:
-    assert played(name) == (GOLDEN / f"{name}.json").read_text("utf-8")
+async def test_frames_are_unchanged(name: str) -> None:
+    assert await record(name) == (GOLDEN / f"{name}.json").read_text("utf-8")
 
 
 if __name__ == "__main__":
-    GOLDEN.mkdir(exist_ok=True)
     for each in STORIES:
-        (GOLDEN / f"{each}.json").write_text(played(each), "utf-8")
+        (GOLDEN / f"{each}.json").write_text(asyncio.run(record(each)), "utf-8")

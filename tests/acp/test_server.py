@@ -1,77 +1,166 @@
-"""Sessions by their ids: new, load, resume, close, how they behave, and what is refused."""
+"""The ACP server: sessions are created, opened, listed, forked, configured and closed; other requests are refused."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import fcntl
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from acp import helpers
 
 from holdfast import AsyncSessionDB, errors, types
+from holdfast.acp import channel, modes, server
 from holdfast.acp import client as editors
-from holdfast.acp import server
 from holdfast.acp import session as sessions
+from holdfast.agent import approvals as permissions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime, subscriptions
-from tests.support import acp_editor, agents, approvals
+from holdfast.tools import base as tools
+from tests.support import agents, approvals
+from tests.support.acp_editor import Editor, Program, connect, open_editor, refusal, result
+from tests.support.polling import until_async
 
 UNKNOWN = "20200101_000000_abcdef"
+WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
 
 
-async def test_opening_and_closing_leaves_nothing_behind() -> None:
-    async with acp_editor.editor() as editor:
-        session = await editor.new()
-        assert await editor.ask("session/close", sessionId=session) == {}
-        with pytest.raises(errors.NoSuchSession):
-            await editor.program.db.head(session)
-        assert (await editor.ask("session/list"))["sessions"] == []
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[str, str]:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    return str(tmp_path / "one"), str(tmp_path / "two")
 
 
-async def test_a_new_session_says_what_there_is_to_choose() -> None:
-    async with acp_editor.editor() as editor:
-        made = await editor.ask("session/new", cwd="/", mcpServers=[])
+async def list_folders(editor: Editor, **asked: Any) -> dict[str, str]:
+    """Return the listed sessions, each with its folder."""
+    page = await editor.ask("session/list", **asked)
+    return {each["sessionId"]: each["cwd"] for each in page["sessions"]}
+
+
+async def store(db: AsyncSessionDB, name: str, folder: str | None = None, **more: Any) -> None:
+    await db.create_session(name, source="test", folder=folder, **more)
+    await db.append_message(name, role="user", content="hi")
+
+
+class FullProgram(Program):
+    """A program that fails to open a second session."""
+
+    async def models(self) -> Sequence[str]:
+        if len(self.runtimes) > 1:
+            raise errors.SettingInvalid("There are no more models.")
+        return await super().models()
+
+
+class SlowProgram(Program):
+    """A program whose first session closes when `leave` is set, and may fail then."""
+
+    failure: Exception | None = None
+
+    @asynccontextmanager
+    async def open_runtime(
+        self, place: sessions.SessionSpec, client: editors.ToolClient
+    ) -> AsyncIterator[runtime.Runtime]:
+        async with super().open_runtime(place, client) as opened:
+            yield opened
+        if place is self.places[0]:
+            await self.leave.wait()
+            if self.failure is not None:
+                raise self.failure
+
+
+# --- new and close -------------------------------------------------------------------------------------
+
+
+async def test_new_session_has_its_folders_and_choices_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with open_editor() as editor:
+        made = await editor.ask("session/new", cwd=str(tmp_path), additionalDirectories=["/"], mcpServers=[])
+        assert [each.folders for each in editor.program.places] == [(str(tmp_path), "/")]
         assert made["modes"]["currentModeId"] == "ask"
         assert [each["id"] for each in made["modes"]["availableModes"]] == ["ask", "code", "read-only"]
         mode, model = made["configOptions"]
         assert (mode["id"], mode["currentValue"]) == ("mode", "ask")
         assert (model["id"], model["currentValue"]) == ("model", "scripted/model")
         assert [each["value"] for each in model["options"]] == ["scripted/model", "other/model"]
-
-
-async def test_a_session_works_in_its_own_folders(tmp_path: Path) -> None:
-    async with acp_editor.editor() as editor:
-        await editor.new(str(tmp_path), additionalDirectories=["/"])
-        (place,) = editor.program.places
-        assert place.folders == (str(tmp_path), "/")
+        assert await editor.ask("session/close", sessionId=made["sessionId"]) == {}
+        with pytest.raises(errors.NoSuchSession):
+            await editor.program.db.head(made["sessionId"])
+        assert await list_folders(editor) == {}
 
 
 @pytest.mark.parametrize("folder", ["relative", "/no/such/folder/anywhere", "/\0", ""])
-async def test_a_folder_that_is_none_is_refused(folder: str) -> None:
-    async with acp_editor.editor() as editor:
-        assert (await acp_editor.refusal(editor.new(folder))).code == -32602
-        assert (await acp_editor.refusal(editor.new("/", additionalDirectories=[folder]))).code == -32602
+async def test_invalid_folder_is_refused(folder: str) -> None:
+    async with open_editor() as editor:
+        assert (await refusal(editor.new(folder))).code == -32602
+        assert (await refusal(editor.new("/", additionalDirectories=[folder]))).code == -32602
 
 
-# --- again ---------------------------------------------------------------------------------------------
+async def test_number_of_open_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
+    async with open_editor(["A"]) as editor:
+        one, _ = await editor.new(), await editor.new()
+        assert (await refusal(editor.new())).code == -32600
+        await editor.ask("session/close", sessionId=one)
+        await editor.new()
 
 
-async def test_loading_tells_everything_before_it_answers(db: AsyncSessionDB) -> None:
-    script = [approvals.runs("make test"), "first", "second"]
+@pytest.mark.parametrize("failure", [None, errors.HoldfastError("It is stuck.")], ids=["slow", "failing"])
+async def test_session_that_closes_badly_does_not_affect_another(
+    failure: Exception | None, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    program = SlowProgram(db, ScriptedModel([]))
+    program.failure = failure
+    async with connect(program) as editor:
+        closing = editor.asking("session/close", sessionId=await editor.new())
+        await editor.ask("session/close", sessionId=await editor.new())
+        assert not closing.done()
+        program.leave.set()
+        assert ("error" in await closing) is (failure is not None)
+    assert program.open == 0
 
-    program = acp_editor.House(db, ScriptedModel(script))
-    async with acp_editor.seated(program) as editor:
+
+async def test_session_that_fails_to_close_at_the_end_is_logged(
+    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    program = SlowProgram(db, ScriptedModel([]))
+    program.failure = errors.HoldfastError("It is stuck.")
+    program.leave.set()
+    async with connect(program) as editor:
+        for _ in range(2):
+            await editor.new()
+    assert program.open == 0
+    assert [each.levelno for each in caplog.records] == [logging.ERROR]
+
+
+async def test_closing_answers_a_running_prompt_first() -> None:
+    model = agents.Trickle("so far ")
+    async with open_editor(model=model) as editor:
+        session = await editor.new()
+        prompting = editor.prompting(session, "one")
+        await model.stuck.reached.wait()
+        closing = editor.asking("session/close", sessionId=session)
+        assert result(await prompting) == {"stopReason": "cancelled"}
+        assert result(await closing) == {}
+        assert editor.program.open == 0
+
+
+# --- load and resume -----------------------------------------------------------------------------------
+
+
+async def test_load_sends_the_whole_transcript_before_its_response(db: AsyncSessionDB) -> None:
+    program = Program(db, ScriptedModel([approvals.runs("make test"), "first", "second"]))
+    async with connect(program) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.prompt(session, "two")
-    async with acp_editor.seated(program) as editor:
-        loading = editor.asking("session/load", sessionId=session, cwd="/", mcpServers=[])
-        answer = await loading
+    async with connect(program) as editor:
+        answer = await editor.asking("session/load", sessionId=session, **WHERE)
         before = editor.frames[: editor.frames.index(answer)]
-        kinds = [each["params"]["update"]["sessionUpdate"] for each in before if "method" in each]
-        assert kinds == [
+        assert [each["params"]["update"]["sessionUpdate"] for each in before if "method" in each] == [
             "user_message_chunk",
             "tool_call",
             "tool_call_update",
@@ -79,207 +168,355 @@ async def test_loading_tells_everything_before_it_answers(db: AsyncSessionDB) ->
             "user_message_chunk",
             "agent_message_chunk",
         ]
-        assert editor.text("user_message_chunk") == "onetwo"
-        assert editor.text() == "firstsecond"
+        assert (editor.text("user_message_chunk"), editor.text()) == ("onetwo", "firstsecond")
         await editor.until("available_commands_update")
         assert (await editor.until("session_info_update"))["title"]
 
 
-async def test_a_call_that_nobody_finished_is_not_open_when_it_is_loaded() -> None:
-    async with acp_editor.editor() as editor:
-        db = editor.program.db
-        call = types.ToolCall("c1", "shell", {"command": "make"})
-        await db.create_session("talk", source="test")
-        await db.append_message("talk", role="user", content="go")
-        await db.append_message("talk", role="assistant", tool_calls=[call])
-        await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
-        assert editor.told("tool_call")
-        assert editor.open_calls("talk") == set()
-
-
-async def test_a_call_that_another_process_finishes_later_is_told_as_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unfinished_call_is_closed_when_loaded_and_completed_by_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-
-    async with acp_editor.editor() as editor:
+    async with open_editor() as editor:
         db = editor.program.db
-        call = types.ToolCall("c1", "shell", {"command": "make"})
-        await db.create_session("talk", source="test")
-        await db.append_message("talk", role="user", content="go")
-        await db.append_message("talk", role="assistant", tool_calls=[call])
-        await editor.ask("session/load", sessionId="talk", cwd="/", mcpServers=[])
+        await store(db, "talk")
+        await db.append_message(
+            "talk", role="assistant", tool_calls=[types.ToolCall("c1", "shell", {"command": "make"})]
+        )
+        await editor.ask("session/load", sessionId="talk", **WHERE)
+        assert editor.received("tool_call")
+        assert editor.open_calls("talk") == set()
         await db.append_message("talk", role="tool", content="built", tool_call_id="c1")
-        told = await editor.until("tool_call_update", status="completed")
-        assert "built" in str(told["content"])
+        done = await editor.until("tool_call_update", status="completed")
+        assert "built" in str(done["content"])
 
 
-async def test_resuming_tells_nothing_and_goes_on() -> None:
-    async with acp_editor.editor(["A", "B"]) as editor:
+async def test_resume_sends_no_transcript_and_continues() -> None:
+    async with open_editor(["A", "B"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.ask("session/close", sessionId=session)
-        assert (await acp_editor.refusal(editor.prompt(session, "closed"))).code == -32002
-        await editor.ask("session/resume", sessionId=session, cwd="/", mcpServers=[])
-        assert not editor.told("user_message_chunk")
+        assert (await refusal(editor.prompt(session, "closed"))).code == -32002
+        await editor.ask("session/resume", sessionId=session, **WHERE)
+        assert not editor.received("user_message_chunk")
         await editor.prompt(session, "two")
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user", "assistant"] * 2
 
 
-async def test_loading_what_is_open_opens_it_anew_and_answers_what_ran() -> None:
+async def test_loading_an_open_session_reopens_it_and_answers_its_prompt() -> None:
     model = agents.Trickle("so far ")
-
-    async with acp_editor.editor(model=model) as editor:
+    async with open_editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
-        await editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
-        assert acp_editor.result(await prompting) == {"stopReason": "cancelled"}
+        await editor.ask("session/load", sessionId=session, **WHERE)
+        assert result(await prompting) == {"stopReason": "cancelled"}
         assert editor.program.open == 1
 
 
-async def test_any_id_the_conversation_ever_had_opens_it() -> None:
-    async with acp_editor.editor(["A"]) as editor:
-        db = editor.program.db
-        await db.create_session("talk", source="test")
-        await db.append_message("talk", role="user", content="one")
-        head = (await db.branch("talk")).id
-        await editor.ask("session/load", sessionId=head, cwd="/", mcpServers=[])
+async def test_id_of_any_session_of_a_conversation_opens_it() -> None:
+    async with open_editor(["A"]) as editor:
+        await store(editor.program.db, "talk")
+        head = (await editor.program.db.branch("talk")).id
+        await editor.ask("session/load", sessionId=head, **WHERE)
         await editor.prompt(head, "two")
         assert editor.text(session=head) == "A"
 
 
-async def test_an_id_nobody_has_is_not_found_whatever_is_asked_of_it() -> None:
-    where: dict[str, Any] = {"cwd": "/", "mcpServers": []}
-    methods: dict[str, dict[str, Any]] = {
-        "session/load": where,
-        "session/resume": where,
-        "session/fork": where,
-        "session/close": {},
-        "session/prompt": {"prompt": [{"type": "text", "text": "x"}]},
-        "session/set_mode": {"modeId": "ask"},
-        "session/set_config_option": {"configId": "mode", "value": "ask"},
-    }
-
-    async with acp_editor.editor() as editor:
-        for method, params in methods.items():
-            for name in (UNKNOWN, "x" * 5_000, "", "../../etc"):
-                refused = await acp_editor.refusal(editor.ask(method, sessionId=name, **params))
-                assert refused.code == -32002, (method, name)
-
-
-async def test_a_deleted_conversation_is_not_found() -> None:
-    async with acp_editor.editor(["A"]) as editor:
-        session = await editor.new()
-        await editor.prompt(session, "one")
-        await editor.ask("session/close", sessionId=session)
-        await editor.program.db.delete_conversation(session)
-        refused = await acp_editor.refusal(editor.ask("session/load", sessionId=session, cwd="/", mcpServers=[]))
-        assert refused.code == -32002
-
-
-async def test_what_has_not_begun_is_opened_again_all_the_same() -> None:
-    async with acp_editor.editor(["A", "B"]) as editor:
+async def test_session_without_messages_can_be_opened_and_forked() -> None:
+    async with open_editor(["A", "B"]) as editor:
         session = await editor.new()
         for method in ("session/load", "session/resume"):
-            await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
-        fork = (await editor.ask("session/fork", sessionId=session, cwd="/", mcpServers=[]))["sessionId"]
+            await editor.ask(method, sessionId=session, **WHERE)
+        fork = (await editor.ask("session/fork", sessionId=session, **WHERE))["sessionId"]
         assert fork != session
         assert [await editor.prompt(each, "hello") for each in (session, fork)] == ["end_turn", "end_turn"]
 
 
-async def test_a_prompt_to_a_conversation_that_was_deleted_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    async with acp_editor.editor(["A"]) as editor:
+async def test_deleted_conversation_refuses_prompts_and_is_not_found(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_editor(["A"]) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
         await editor.program.db.delete_conversation(session)
-        refused = await acp_editor.refusal(editor.prompt(session, "two"))
-        assert "deleted" in str(refused)
+        assert "deleted" in str(await refusal(editor.prompt(session, "two")))
+        await editor.ask("session/close", sessionId=session)
+        assert (await refusal(editor.ask("session/load", sessionId=session, **WHERE))).code == -32002
     assert not [each for each in caplog.records if each.exc_info]
 
 
-async def test_what_closes_slowly_keeps_no_other_session_waiting(db: AsyncSessionDB) -> None:
-    leave = asyncio.Event()
-
-    class Slow(acp_editor.House):
-        @asynccontextmanager
-        async def open_runtime(
-            self, place: sessions.SessionSpec, client: editors.ToolClient
-        ) -> AsyncIterator[runtime.Runtime]:
-            async with super().open_runtime(place, client) as opened:
-                yield opened
-            if place is self.places[0]:
-                await leave.wait()
-
-    async with acp_editor.seated(Slow(db, ScriptedModel([]))) as editor:
-        closing = editor.asking("session/close", sessionId=await editor.new())
-        await editor.ask("session/close", sessionId=await editor.new())
-        assert not closing.done()
-        leave.set()
-        assert acp_editor.result(await closing) == {}
+@pytest.mark.parametrize("first", ["output", "input"])
+async def test_disconnected_editor_is_not_logged_as_an_error(caplog: pytest.LogCaptureFixture, first: str) -> None:
+    async with open_editor() as editor:
+        db = editor.program.db
+        await store(db, "talk")
+        await db.append_message("talk", role="user", content="more")
+        # It disconnects after the first message, and before the second.
+        editor.reads.clear()
+        editor.asking("session/load", sessionId="talk", **WHERE)
+        await until_async(lambda: any("method" in each for each in editor.frames))
+        (editor.vanish if first == "output" else editor.leave)()
+        await until_async(editor.is_heard)
+        editor.reads.set()
+        await asyncio.wait([editor.serving])
+    assert caplog.records == []
 
 
-# --- how a session behaves -----------------------------------------------------------------------------
+# --- list, folders and forks ------------------------------------------------------------------------------
+
+
+async def test_session_is_listed_in_its_own_folder_only(
+    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = folders
+    monkeypatch.chdir(two)
+    async with open_editor(["A", "B"]) as editor:
+        first, second = await editor.new(f"{one}/../one/"), await editor.new(two)
+        await editor.prompt(first, "a")
+        await editor.prompt(second, "b")
+        assert await list_folders(editor, cwd=one) == {first: one}
+        assert await list_folders(editor, cwd=f"{two}/.//") == {second: two}
+        assert await list_folders(editor) == {first: one, second: two}
+        assert (await editor.program.db.conversation(first)).folder == one
+        # A conversation without a folder is listed in every folder, and one of a deleted folder in that.
+        await store(editor.program.db, "nowhere")
+        await store(editor.program.db, "gone", f"{one}/gone")
+        assert (await list_folders(editor, cwd=one))["nowhere"] == one
+        assert (await list_folders(editor))["nowhere"] == two
+        assert await list_folders(editor, cwd=f"{one}/gone") == {"gone": f"{one}/gone", "nowhere": f"{one}/gone"}
+
+
+async def test_open_session_without_a_folder_is_listed_where_it_is_open(folders: tuple[str, str]) -> None:
+    one, two = folders
+    async with open_editor() as editor:
+        await store(editor.program.db, "nowhere")
+        await editor.ask("session/load", sessionId="nowhere", cwd=one, mcpServers=[])
+        await editor.program.db.set_session_folder("nowhere", None)
+        assert await list_folders(editor) == await list_folders(editor, cwd=two) == {"nowhere": one}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"cwd": "here"}, {"cwd": "/\0"}, {"cwd": "/" + "x" * 5000}, {"cursor": "?"}, {"cursor": "-1"}]
+)
+async def test_invalid_list_request_is_refused(asked: dict[str, str]) -> None:
+    async with open_editor() as editor:
+        assert (await refusal(editor.ask("session/list", **asked))).code == -32602
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1.5", "١", "9" * 16])
+def test_invalid_cursor_is_refused(cursor: str) -> None:
+    with pytest.raises(errors.RpcRefused, match="cursor"):
+        server._parse_cursor(cursor)
+
+
+async def test_list_has_each_conversation_of_the_folder_once_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PAGE_SIZE", 3)
+    async with open_editor() as editor:
+        db = editor.program.db
+        for number in range(20):
+            await store(db, f"talk{number}", ("/one", "/two", "/two", None, "/two")[number % 5])
+        await store(db, "theirs", "/one", owner="telegram:7")
+        seen, asked = list[str](), {"cwd": "/one"}
+        while True:
+            page = await editor.ask("session/list", **asked)
+            assert len(page["sessions"]) <= 3
+            seen += [each["sessionId"] for each in page["sessions"]]
+            if "nextCursor" not in page:
+                break
+            asked["cursor"] = page["nextCursor"]
+        assert seen == [f"talk{number}" for number in reversed(range(20)) if number % 5 in (0, 3)]
+        # A conversation of another owner is neither listed nor opened.
+        for method in ("session/load", "session/resume", "session/fork"):
+            assert (await refusal(editor.ask(method, sessionId="theirs", **WHERE))).code == -32002
+        assert editor.updates == []
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_session_moves_to_the_folder_of_its_next_prompt(folders: tuple[str, str], method: str) -> None:
+    one, two = folders
+    async with open_editor(["A", "B"]) as editor:
+        session = await editor.new(one)
+        await editor.prompt(session, "a")
+        before = await editor.program.db.conversation(session)
+        await editor.until("available_commands_update")
+        frames = len(editor.frames)
+        await editor.ask(method, sessionId=session, cwd=two, mcpServers=[])
+        if method == "session/resume":
+            assert "result" in editor.frames[frames]
+        assert await list_folders(editor) == {session: one}
+        _, seen = await asyncio.gather(editor.prompt(session, "b"), list_folders(editor))
+        assert seen in ({session: one}, {session: two})
+        assert (await list_folders(editor, cwd=one), await list_folders(editor, cwd=two)) == ({}, {session: two})
+        assert (await editor.program.db.conversation(session)).epoch == before.epoch
+        assert f"It continues in {two}." in str(editor.frames)
+
+
+@contextmanager
+def block_writers(path: str) -> Iterator[None]:
+    """Hold the writer queue of a store, as another process."""
+    with open(f"{path}.queue", "rb") as queue:
+        fcntl.flock(queue, fcntl.LOCK_EX)
+        yield
+
+
+async def test_opening_a_session_writes_nothing(folders: tuple[str, str], tmp_path: Path) -> None:
+    one, two = folders
+    path = str(tmp_path / "holdfast.db")
+    async with agents.store(path, write_timeout=0.2) as db:
+        program = Program(db, ScriptedModel(["A", "B"]))
+        async with connect(program) as editor:
+            session = await editor.new(one)
+            await editor.prompt(session, "a")
+            with block_writers(path):
+                await editor.ask("session/load", sessionId=session, cwd=two + "/", mcpServers=[])
+            assert await editor.prompt(session, "b") == "end_turn"
+            assert program.places[-1].folders == (two + "/",)
+            assert await list_folders(editor) == {session: two}
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
+async def test_session_that_cannot_be_opened_changes_nothing(
+    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch, method: str, db: AsyncSessionDB
+) -> None:
+    one, two = folders
+    async with connect(FullProgram(db, ScriptedModel(["A"]))) as editor:
+        await store(db, "talk", one)
+        await editor.new(one)
+        for most, code in ((1, -32600), (2, -32603)):
+            monkeypatch.setattr(server, "MAX_SESSIONS", most)
+            asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
+            assert (await refusal(asked)).code == code
+            assert await list_folders(editor) == {"talk": one}
+        assert await db.branches("talk") == []
+
+
+async def test_fork_has_the_transcript_the_model_and_a_folder_of_its_own(
+    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
+    one, two = folders
+    async with open_editor(["A"]) as editor:
+        session = await editor.new(one)
+        await editor.prompt(session, "one")
+        await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
+        made = await editor.ask("session/fork", sessionId=session, cwd=two, mcpServers=[])
+        assert made["configOptions"][1]["currentValue"] == "other/model"
+        fork = made["sessionId"]
+        assert await list_folders(editor) == {session: one, fork: two}
+        await editor.prompt(fork, "two")
+        assert [len(await editor.program.db.transcript(each)) for each in (session, fork)] == [2, 4]
+
+
+async def test_fork_during_a_turn_is_refused() -> None:
+    model = agents.Trickle("so far ")
+    async with open_editor(model=model) as editor:
+        session = await editor.new()
+        prompting = editor.prompting(session, "one")
+        await model.stuck.reached.wait()
+        assert (await refusal(editor.ask("session/fork", sessionId=session, **WHERE))).code == -32001
+        editor.notify("session/cancel", sessionId=session)
+        await prompting
+
+
+async def test_branch_of_a_fork_is_created_after_its_session_was_opened(db: AsyncSessionDB) -> None:
+    seen = list[list[str]]()
+
+    class Observing(Program):
+        async def models(self) -> Sequence[str]:
+            seen.append([each.id for each in await self.db.list_sessions()])
+            return await super().models()
+
+    async with connect(Observing(db, ScriptedModel(["A"]))) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "one")
+        await editor.ask("session/fork", sessionId=session, **WHERE)
+        assert seen == [[], [session]]
+        assert len(await db.branches(session)) == 1
+
+
+# --- modes and models ------------------------------------------------------------------------------------
+
+
+def test_modes_and_models_are_described() -> None:
+    for mode in get_args(permissions.Mode):
+        shown = modes.mode_state(mode)
+        assert shown.current_mode_id == mode == modes.parse_mode(mode)
+        assert mode in [each.id for each in shown.available_modes]
+    assert [modes.parse_mode(each) for each in ("", "ASK", None, 7, "yolo")] == [None] * 5
+    assert modes.strictest_mode("code", "read-only", "ask") == "read-only"
+    assert modes.strictest_mode("code", "ask") == "ask"
+    _, model = modes.config_options("ask", "own/model", ["a/b", "own/model", "a/b"])
+    assert [each.value for each in model.options] == ["own/model", "a/b"]  # type: ignore[union-attr]
 
 
 async def test_read_only_runs_nothing_and_asks_nothing() -> None:
-    async with acp_editor.editor([approvals.runs("make test"), "a pity"]) as editor:
+    async with open_editor([approvals.runs("make test"), "a pity"]) as editor:
         session = await editor.new()
         assert await editor.ask("session/set_mode", sessionId=session, modeId="read-only") == {}
-        told = await editor.until("config_option_update")
-        assert told["configOptions"][0]["currentValue"] == "read-only"
+        options = await editor.until("config_option_update")
+        assert options["configOptions"][0]["currentValue"] == "read-only"
         await editor.prompt(session, "go")
+        assert (editor.program.shell.ran, editor.questions) == ([], [])
+
+
+async def test_read_only_withdraws_a_pending_question() -> None:
+    async with open_editor([approvals.runs("make"), "a pity"]) as editor:
+        editor.answer = lambda _: None
+        session = await editor.new()
+        prompting = editor.prompting(session, "go")
+        await editor.wait_question()
+        await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        assert result(await prompting)["stopReason"] == "end_turn"
         assert editor.program.shell.ran == []
-        assert editor.questions == []
+        assert editor.received("tool_call_update")[-1]["status"] == "failed"
 
 
-async def test_a_mode_chosen_as_an_option_is_the_same_mode() -> None:
-    async with acp_editor.editor() as editor:
+@pytest.mark.parametrize("mode", get_args(permissions.Mode))
+async def test_reopened_session_keeps_its_mode_and_a_fork_is_never_less_strict(mode: str) -> None:
+    async with open_editor(["hello"]) as editor:
+        session = await editor.new()
+        await editor.prompt(session, "hello")
+        await editor.ask("session/set_mode", sessionId=session, modeId=mode)
+        fork = await editor.ask("session/fork", sessionId=session, **WHERE)
+        forked = "ask" if mode == "code" else mode
+        assert fork["modes"]["currentModeId"] == editor.program.runtimes[-1].approvals.mode == forked
+        for method in ("session/load", "session/resume"):
+            again = await editor.ask(method, sessionId=session, **WHERE)
+            assert again["modes"]["currentModeId"] == editor.program.runtimes[-1].approvals.mode == mode
+        await editor.ask("session/close", sessionId=session)
+        later = await editor.ask("session/load", sessionId=session, **WHERE)
+        assert later["modes"]["currentModeId"] == modes.DEFAULT
+
+
+async def test_mode_and_model_can_be_chosen_as_options_or_by_command() -> None:
+    async with open_editor(["A"]) as editor:
         session, other = await editor.new(), await editor.new()
         given = await editor.ask("session/set_config_option", sessionId=session, configId="mode", value="code")
         assert given["configOptions"][0]["currentValue"] == "code"
         assert (await editor.until("current_mode_update"))["currentModeId"] == "code"
-        looked = await editor.ask("session/set_config_option", sessionId=other, configId="model", value="other/model")
-        assert looked["configOptions"][0]["currentValue"] == "ask"
-
-
-async def test_another_model_answers_from_the_next_turn_on() -> None:
-    async with acp_editor.editor(["A"]) as editor:
-        session = await editor.new()
         await editor.prompt(session, "one")
         given = await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")
         assert given["configOptions"][1]["currentValue"] == "other/model"
         await editor.prompt(session, "two")
         assert editor.text() == "Athe other one"
-
-
-async def test_a_model_chosen_by_a_command_is_told_of() -> None:
-    async with acp_editor.editor() as editor:
-        session = await editor.new()
-        await editor.prompt(session, "/model other/model")
-        told = await editor.until("config_option_update")
-        assert told["configOptions"][1]["currentValue"] == "other/model"
+        await editor.prompt(other, "/model other/model")
+        options = (await editor.until("config_option_update"))["configOptions"]
+        assert [each["currentValue"] for each in options] == ["ask", "other/model"]
 
 
 @pytest.mark.parametrize(
     ("option", "value"), [("mode", "yolo"), ("model", "no/such"), ("model", ""), ("colour", "red"), ("mode", "")]
 )
-async def test_what_cannot_be_chosen_is_refused_and_changes_nothing(option: str, value: str) -> None:
-    async with acp_editor.editor() as editor:
+async def test_invalid_choice_is_refused_and_changes_nothing(option: str, value: str) -> None:
+    async with open_editor() as editor:
         session = await editor.new()
         asked = editor.ask("session/set_config_option", sessionId=session, configId=option, value=value)
-        assert (await acp_editor.refusal(asked)).code == -32602
-        assert (
-            await acp_editor.refusal(editor.ask("session/set_mode", sessionId=session, modeId="yolo"))
-        ).code == -32602
+        assert (await refusal(asked)).code == -32602
+        assert (await refusal(editor.ask("session/set_mode", sessionId=session, modeId="yolo"))).code == -32602
         given = await editor.ask("session/set_config_option", sessionId=session, configId="mode", value="ask")
         assert given["configOptions"][1]["currentValue"] == "scripted/model"
 
 
-# --- what is refused -----------------------------------------------------------------------------------
-
-
-async def test_there_is_nothing_to_log_in_to() -> None:
-    async with acp_editor.editor() as editor:
-        assert (await acp_editor.refusal(editor.ask("authenticate", methodId="oauth"))).code == -32602
+# --- refusals --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -289,86 +526,84 @@ async def test_there_is_nothing_to_log_in_to() -> None:
         ("session/new", {"cwd": 7, "mcpServers": []}, -32602),
         ("session/prompt", {"sessionId": "x", "prompt": "text"}, -32602),
         ("session/prompt", {"sessionId": "x", "prompt": [{"type": "dance"}]}, -32602),
+        ("authenticate", {"methodId": "oauth"}, -32602),
         ("session/explode", {}, -32601),
         ("_own/method", {}, -32601),
+        ("session/load", {"sessionId": UNKNOWN, **WHERE}, -32002),
+        ("session/resume", {"sessionId": "x" * 5_000, **WHERE}, -32002),
+        ("session/fork", {"sessionId": "", **WHERE}, -32002),
+        ("session/close", {"sessionId": "../../etc"}, -32002),
+        ("session/prompt", {"sessionId": UNKNOWN, "prompt": [{"type": "text", "text": "x"}]}, -32002),
+        ("session/set_mode", {"sessionId": UNKNOWN, "modeId": "ask"}, -32002),
+        ("session/set_config_option", {"sessionId": UNKNOWN, "configId": "mode", "value": "ask"}, -32002),
     ],
 )
-async def test_what_is_asked_wrongly_gets_the_protocols_error(method: str, params: dict[str, Any], code: int) -> None:
-    async with acp_editor.editor() as editor:
-        assert (await acp_editor.refusal(editor.ask(method, **params))).code == code
+async def test_invalid_request_is_refused_with_the_code_of_the_protocol(
+    method: str, params: dict[str, Any], code: int
+) -> None:
+    async with open_editor() as editor:
+        assert (await refusal(editor.ask(method, **params))).code == code
         await editor.new()
 
 
-@pytest.mark.parametrize("params", [{}, {"params": None}, {"params": {}}])
-async def test_what_can_all_be_left_out_may_be(params: dict[str, Any]) -> None:
-    async with acp_editor.editor() as editor:
-        editor.say({"jsonrpc": "2.0", "id": "bare", "method": "session/list", **params})
-        await acp_editor.so(lambda: [each for each in editor.frames if each.get("id") == "bare"])
-        assert editor.frames[-1]["result"] == {"sessions": []}
+async def test_internal_error_is_logged_and_reported_without_details(
+    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
+    class Unreachable(Program):
+        async def models(self) -> Sequence[str]:
+            raise ConnectionRefusedError("Nothing listens at port 1234.")
 
-
-async def test_more_sessions_than_there_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
-
-    async with acp_editor.editor() as editor:
-        one, _ = await editor.new(), await editor.new()
-        assert (await acp_editor.refusal(editor.new())).code == -32600
-        await editor.ask("session/close", sessionId=one)
-        await editor.new()
-
-
-async def test_a_fault_of_ours_is_told_without_its_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(_: acp_editor.House) -> list[str]:
-        raise RuntimeError("secret inner thing")
-
-    monkeypatch.setattr(acp_editor.House, "models", broken)
-
-    async with acp_editor.editor() as editor:
-        answer = await editor.asking("session/new", cwd="/", mcpServers=[])
+    async with connect(Unreachable(db, ScriptedModel([]))) as editor:
+        answer = await editor.asking("session/new", **WHERE)
         assert answer["error"]["code"] == -32603
-        assert "secret" not in str(answer)
+        assert "1234" not in str(answer)
+    assert "port 1234" in caplog.text
 
 
-async def test_closing_in_a_turn_answers_its_prompt_first() -> None:
-    model = agents.Trickle("so far ")
+async def test_editor_that_was_served_is_not_refused_afterwards(db: AsyncSessionDB) -> None:
+    editor = Editor(Program(db, None))
+    wire = channel.EditorChannel(editor, "1.0")
+    editor.asking("initialize", protocolVersion=1)
+    assert await wire.wait_initialized()
+    serving = asyncio.create_task(server.serve(server.EditorServer(editor.program), wire))
+    await editor.ask("session/list")
+    serving.cancel()
+    await asyncio.wait([serving])
+    async with asyncio.timeout(60):  # It returns although the editor sends nothing.
+        await wire.refuse_all("The store could not be closed.")
 
-    async with acp_editor.editor(model=model) as editor:
-        session = await editor.new()
-        prompting = editor.prompting(session, "one")
-        await model.stuck.reached.wait()
-        closing = editor.asking("session/close", sessionId=session)
-        assert acp_editor.result(await prompting) == {"stopReason": "cancelled"}
-        assert acp_editor.result(await closing) == {}
-        assert editor.program.open == 0
 
-
-async def test_what_a_tool_tells_the_editor_never_overtakes_its_call(db: AsyncSessionDB) -> None:
-    from acp import helpers
-
-    from holdfast.tools import base as tools
-
+async def test_update_of_a_tool_does_not_overtake_its_call(db: AsyncSessionDB) -> None:
     async def run(_: dict[str, Any]) -> str:
         shown = helpers.update_tool_call(tools.current().call_id, content=[helpers.tool_terminal_ref("t1")])
         await program.clients[0].session_update(session_id=program.places[0].session_id, update=shown)
         return "It ran."
 
-    program = acp_editor.House(db, ScriptedModel([agents.calls("look"), "done"]), tools=[agents.tool("look", run)])
-    async with acp_editor.seated(program) as editor:
-        session = await editor.new()
-        await editor.prompt(session, "go")
-        calls = editor.told("tool_call", "tool_call_update")
+    program = Program(db, ScriptedModel([agents.calls("look"), "done"]), tools=[agents.tool("look", run)])
+    async with connect(program) as editor:
+        await editor.prompt(await editor.new(), "go")
+        calls = editor.received("tool_call", "tool_call_update")
         assert [each["sessionUpdate"] for each in calls] == ["tool_call", "tool_call_update", "tool_call_update"]
         assert calls[2]["content"] == [{"type": "terminal", "terminalId": "t1"}]
         assert calls[2]["status"] == "completed"
 
 
-async def test_two_editors_in_one_conversation_take_turns_and_lose_nothing(db: AsyncSessionDB) -> None:
-    one, two = acp_editor.House(db, ScriptedModel(["A", "C"])), acp_editor.House(db, ScriptedModel(["B"]))
-    async with acp_editor.seated(one) as here, acp_editor.seated(two) as there:
+async def test_two_editors_in_one_conversation_take_turns(db: AsyncSessionDB) -> None:
+    one, two = Program(db, ScriptedModel(["A", "C"])), Program(db, ScriptedModel(["B"]))
+    async with connect(one) as here, connect(two) as there:
         session = await here.new()
         await here.prompt(session, "one")
-        await there.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+        await there.ask("session/load", sessionId=session, **WHERE)
         both = await asyncio.gather(here.prompt(session, "two"), there.prompt(session, "three"))
         assert both == ["end_turn", "end_turn"]
     said = await db.transcript(session)
     assert [each.role for each in said] == ["user", "assistant"] * 3
+
+
+async def test_mcp_server_with_the_acp_transport_is_reported_once() -> None:
+    async with open_editor(["A", "B"]) as editor:
+        given = {"type": "acp", "name": "inner", "serverId": "1"}
+        made = await editor.ask("session/new", cwd="/", mcpServers=[given])
+        for text in ("hello", "again"):
+            await editor.prompt(made["sessionId"], text)
+        assert editor.text("agent_thought_chunk").count("'inner' is ignored") == 1

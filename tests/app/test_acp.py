@@ -119,7 +119,7 @@ async def test_rules_hold_in_the_folder_of_the_session(settings: config.Settings
         await editor.prompt(session, "read notes.txt")
         assert "the sea" not in editor.text()
         await editor.prompt(session, "run `pwd`")
-        assert folders[0] in str(editor.told("tool_call_update")[-1])
+        assert folders[0] in str(editor.received("tool_call_update")[-1])
         assert editor.questions == []
 
 
@@ -133,10 +133,10 @@ async def test_unsaved_files_are_read_and_commands_run_in_the_editors_terminal(
         session = await editor.new(folders[0])
         editor.desk.buffers[f"{folders[0]}/notes.txt"] = "not saved\n"
         assert await editor.prompt(session, "read notes.txt") == "end_turn"
-        assert editor.told("tool_call")[-1]["locations"] == [{"path": f"{folders[0]}/notes.txt"}]
+        assert editor.received("tool_call")[-1]["locations"] == [{"path": f"{folders[0]}/notes.txt"}]
         assert "1\tnot saved" in editor.text()
         assert await editor.prompt(session, "run echo here; pwd") == "end_turn"
-        shown = [each for each in editor.told("tool_call_update") if each.get("content")]
+        shown = [each for each in editor.received("tool_call_update") if each.get("content")]
         assert {"type": "terminal", "terminalId": "terminal-1"} in shown[-1]["content"]
         assert shown[-1]["status"] == "completed"
         assert f"here\n{folders[0]}\n[exit code 0]" in editor.text()

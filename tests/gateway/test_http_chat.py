@@ -1,10 +1,11 @@
-"""A request is a message like any other: stored, answered once, in the conversation it belongs to and in no other."""
+"""Chat completions over HTTP: each request is one message, answered once, in its conversation."""
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import AsyncGenerator
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,233 +13,218 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import access, inbound, limits, message_policy
+from holdfast.gateway import access, inbound, limits, message_policy, routes, settings
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway import settings as said
-from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, sse
+from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, inline_images, sse
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
 from holdfast.store import leases
-from tests.support import gateways, http_gateway, polling
+from tests.support import http_gateway
 from tests.support.agents import calls, says
+from tests.support.gateways import HeldModel, open_gateway, wait_idle
+from tests.support.http_gateway import ANN, BOB, PATH, error_of, message_words, open_web, streamed_text, text_of
+from tests.support.polling import until_async
 
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-IMAGE = f"data:image/png;base64,{PIXEL}"
-
-
+PIXEL = b"\x89PNG not really"
+IMAGE = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
 LOOKS = msgspec.structs.replace(calls("look"), parts=(content_parts.Text("Let me look."),))
+KEY = {**ANN, "idempotency-key": "k"}
 
 
-def words(message: types.Message) -> str:
-    """What was said, without what day it is."""
-    content = message.content
-    return content if isinstance(content, str) else "".join(each["text"] for each in content if each["type"] == "text")
+def named(name: str, headers: dict[str, str] = ANN) -> dict[str, str]:
+    return {**headers, "x-conversation-id": name}
 
 
-def echo(request: models.Request) -> str:
-    return f"Re: {words(request.messages[-1])}"
+async def inbound_of(db: AsyncSessionDB, number: int) -> types.InboundMessage:
+    found = await db.mail.inbound(number)
+    assert found is not None
+    return found
 
 
-async def test_a_conversation_goes_on_by_its_id_and_takes_only_what_is_new(db: AsyncSessionDB) -> None:
-    model = ScriptedModel(["Hello!", "Fine."])
-    async with http_gateway.open_web(db, model) as open_:
-        first = await open_.ask("Hi")
+async def wait_stored(db: AsyncSessionDB, number: int, *, attempts: int = 0) -> None:
+    async def is_stored() -> bool:
+        found = await db.mail.inbound(number)
+        return found is not None and found.attempts >= attempts
+
+    await until_async(is_stored)
+
+
+async def test_conversation_continues_by_its_id_for_its_owner_only(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel(["Hello!", "Fine."])) as web:
+        first = await web.ask("Hi")
         name = first.headers["x-conversation-id"]
-        second = await open_.ask(
-            "Hi", "Something never said", "How are you?", headers=http_gateway.ANN | {"x-conversation-id": name}
-        )
-        assert (http_gateway.text_of(first), http_gateway.text_of(second)) == ("Hello!", "Fine.")
-        assert second.headers["x-conversation-id"] == name
-    (one,) = await db.routes()
-    said = await db.transcript(one.conversation_id or "")
-    assert [words(each) for each in said] == ["Hi", "Hello!", "How are you?", "Fine."]
-    assert (await db.conversation(one.conversation_id or "")).owner == "http:ann"
+        for other in (name, "20260101_000000_abcdef"):
+            refused = await web.ask("Hi", headers=named(other, BOB))
+            assert (refused.status_code, error_of(refused)["code"]) == (404, "conversation_not_found")
+        second = await web.ask("Hi", "Something never said", "How are you?", headers=named(name))
+        assert (text_of(first), text_of(second)) == ("Hello!", "Fine.")
+    said = await db.transcript(name)
+    assert [message_words(each) for each in said] == ["Hi", "Hello!", "How are you?", "Fine."]
+    assert (await db.conversation(name)).owner == "http:ann"
+    assert {each.conversation_id for each in await db.routes()} == {name}
 
 
-async def test_nobody_reaches_a_conversation_of_another_owner(db: AsyncSessionDB) -> None:
-    async with http_gateway.open_web(db, ScriptedModel(["Hello!", "Mine."])) as open_:
-        first = await open_.ask("Hi")
-        (one,) = await db.routes()
-        assert first.headers["x-conversation-id"] == one.conversation_id
-        for name in (one.conversation_id or "", "20260101_000000_abcdef"):
-            refused = await open_.ask("Hi", headers=http_gateway.BOB | {"x-conversation-id": name})
-            assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (404, "conversation_not_found")
-        mine = await open_.ask("And?", headers=http_gateway.ANN | {"x-conversation-id": one.conversation_id or ""})
-        assert http_gateway.text_of(mine) == "Mine."
-    assert {each.conversation_id for each in await db.routes()} == {one.conversation_id}
-
-
-async def test_the_same_key_again_is_the_same_answer_also_while_the_first_is_under_way(db: AsyncSessionDB) -> None:
+async def test_same_idempotency_key_has_the_same_answer_also_after_a_restart(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["Once.", "Twice?"])
-    key = {"idempotency-key": "k"}
-    async with http_gateway.open_web(db, model) as open_:
-        several = await asyncio.gather(*(open_.ask("Hi", headers=http_gateway.ANN | key) for _ in range(5)))
-        later = await open_.ask("Hi", headers=http_gateway.ANN | key)
-        assert {each.text for each in (*several, later)} == {several[0].text}
-        assert http_gateway.text_of(later) == "Once."
-        other = await open_.ask("Hi", headers=http_gateway.BOB | key)
-        assert http_gateway.text_of(other) == "Twice?"
-        refused = await open_.ask("Hi", headers=http_gateway.ANN | key, max_tokens=5)
-        assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (422, "idempotency_key_reused")
+    async with open_web(db, model) as web:
+        several = await asyncio.gather(*(web.ask("Hi", headers=KEY) for _ in range(5)))
+        assert {each.text for each in several} == {several[0].text}
+        assert text_of(several[0]) == "Once."
+        assert text_of(await web.ask("Hi", headers=BOB | {"idempotency-key": "k"})) == "Twice?"
+        refused = await web.ask("Hi", headers=KEY, max_tokens=5)
+        assert (refused.status_code, error_of(refused)["code"]) == (422, "idempotency_key_reused")
+    async with open_web(db, model) as web:
+        assert (await web.ask("Hi", headers=KEY)).text == several[0].text
+        await wait_idle(web.gateway, db)
+        await db.delete_conversation(several[0].headers["x-conversation-id"])
+        assert (await web.ask("Hi", headers=KEY)).status_code == 410
     assert len(model.requests) == 2
-    async with http_gateway.open_web(db, model) as open_:
-        assert (await open_.ask("Hi", headers=http_gateway.ANN | key)).text == later.text
 
 
-async def test_what_a_key_was_used_for_is_gone_when_its_conversation_is(db: AsyncSessionDB) -> None:
-    async with http_gateway.open_web(db, ScriptedModel(["Once."])) as open_:
-        first = await open_.ask("Hi", headers=http_gateway.ANN | {"idempotency-key": "k"})
-        (one,) = await db.routes()
-        await gateways.quiet(open_.gateway, db)
-        await db.delete_conversation(one.conversation_id or "")
-        again = await open_.ask("Hi", headers=http_gateway.ANN | {"idempotency-key": "k"})
-        assert (first.status_code, again.status_code) == (200, 410)
+# --- streams --------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_has_its_role_first_then_the_words_then_the_end(db: AsyncSessionDB) -> None:
-    async with http_gateway.open_web(db, ScriptedModel(["Hello there!"])) as open_:
-        answered = await open_.ask("Hi", stream=True, stream_options={"include_usage": True})
+async def test_stream_has_its_role_then_the_text_then_the_end(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel(["Hello there!"])) as web:
+        answered = await web.ask("Hi", stream=True, stream_options={"include_usage": True})
         assert answered.headers["content-type"] == "text/event-stream; charset=utf-8"
         found = http_gateway.chunks(answered.text)
     assert found[0]["choices"][0]["delta"] == {"role": "assistant", "content": "", "refusal": None}
-    assert http_gateway.said_in(found) == "Hello there!"
+    assert streamed_text(answered) == "Hello there!"
     assert [each["choices"][0]["finish_reason"] for each in found[:-1]] == [None] * (len(found) - 2) + ["stop"]
     assert (found[-1]["choices"], found[-1]["usage"]["total_tokens"] > 0) == ([], True)
     assert len({(each["id"], each["created"], each["object"]) for each in found}) == 1
     assert all(each["usage"] is None for each in found[:-1])
 
 
-async def test_a_stream_tells_what_was_said_between_calls_and_ends_with_the_answer(db: AsyncSessionDB) -> None:
-    model = ScriptedModel([LOOKS, "It is there."])
-    async with http_gateway.open_web(db, model, tools=[says("look")]) as open_:
-        streamed = await open_.ask("Where?", stream=True, headers=http_gateway.ANN | {"idempotency-key": "k"})
-        whole = await open_.ask("Where?", headers=http_gateway.ANN | {"idempotency-key": "k"})
-    assert http_gateway.said_in(http_gateway.chunks(streamed.text)) == "Let me look.\n\nIt is there."
-    assert http_gateway.text_of(whole) == "It is there."
+async def test_stream_has_the_text_between_calls_and_the_answer(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel([LOOKS, "It is there."]), tools=[says("look")]) as web:
+        streamed = await web.ask("Where?", stream=True, headers=KEY)
+        whole = await web.ask("Where?", headers=KEY)
+    assert streamed_text(streamed) == "Let me look.\n\nIt is there."
+    assert text_of(whole) == "It is there."
 
 
-async def test_an_answer_that_was_not_overheard_is_streamed_all_the_same() -> None:
-    heard = sse.TurnStream()
-    assert heard.rest("Hello") == "Hello"
-    heard.pieces, heard.answer = ["Hel"], "Hel"
-    assert heard.rest("Hello") == "lo"
-    assert heard.rest("Other") == "\n\nOther"
-    heard.pieces, heard.answer = ["Hello"], "Hello"
-    assert heard.rest("Hello") == ""
+@pytest.mark.parametrize(
+    ("heard", "rest"), [("", "Hello"), ("Hel", "lo"), ("Hello", ""), ("Other", "\n\nHello")], ids=repr
+)
+async def test_stream_is_completed_with_the_part_that_was_not_observed(heard: str, rest: str) -> None:
+    stream = sse.TurnStream()
+    stream.pieces, stream.answer = [heard] if heard else [], heard
+    assert stream.rest("Hello") == rest
 
 
-async def test_a_failing_turn_is_an_error_also_in_the_middle_of_a_stream(db: AsyncSessionDB) -> None:
+async def test_failed_turn_is_an_error_also_within_a_stream(db: AsyncSessionDB) -> None:
     wrong = errors.ModelError("The model is out of order.")
-    async with http_gateway.open_web(db, ScriptedModel([wrong, wrong])) as open_:
-        whole = await open_.ask("Hi")
-        assert (whole.status_code, http_gateway.error_of(whole)["code"]) == (502, "turn_failed")
+    async with open_web(db, ScriptedModel([wrong, wrong])) as web:
+        whole = await web.ask("Hi")
+        assert (whole.status_code, error_of(whole)["code"]) == (502, "turn_failed")
         assert whole.headers["x-should-retry"] == "false"
-        streamed = await open_.ask("Hi", stream=True)
-        *_, last = http_gateway.chunks(streamed.text)
+        *_, last = http_gateway.chunks((await web.ask("Hi", stream=True)).text)
         assert last["error"]["code"] == "turn_failed"
 
 
-class Held(ScriptedModel):
-    """A model that says its first word, and the rest once it is let go."""
-
-    def __init__(self, *script: str) -> None:
-        super().__init__(script)
-        self.reached, self.released = asyncio.Event(), asyncio.Event()
-
-    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
-        async for delta in super().stream(request):
-            yield delta
-            self.reached.set()
-            await self.released.wait()
+async def test_second_reader_of_a_stream_gets_all_of_it(db: AsyncSessionDB) -> None:
+    model = HeldModel("Hello there!")
+    async with open_web(db, model) as web:
+        first = asyncio.create_task(web.ask("Hi", stream=True, headers=KEY))
+        await model.reached.wait()
+        second = asyncio.create_task(web.ask("Hi", stream=True, headers=KEY))
+        await asyncio.sleep(0)
+        model.released.set()
+        for answered in await asyncio.gather(first, second):
+            assert streamed_text(answered) == "Hello there!"
 
 
-async def test_a_client_with_a_key_that_goes_away_stops_no_turn_and_what_it_missed_is_kept(db: AsyncSessionDB) -> None:
-    key, model = http_gateway.ANN | {"idempotency-key": "k"}, Held("Late.")
-    async with http_gateway.open_web(db, model) as open_:
-        asking = asyncio.create_task(open_.ask("Hi", headers=key))
+async def test_idle_stream_has_comments(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
+    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.0)
+    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
+    commented, write = asyncio.Event(), chat_requests.StreamWriter._write
+
+    async def observe(writer: chat_requests.StreamWriter, data: bytes, more: bool = True) -> None:
+        await write(writer, data, more)
+        if data == sse.COMMENT:
+            commented.set()
+
+    monkeypatch.setattr(chat_requests.StreamWriter, "_write", observe)
+    model = HeldModel("Late.")
+    async with open_web(db, model) as web:
+        asking = asyncio.create_task(web.ask("Hi", stream=True))
+        await model.reached.wait()
+        await commented.wait()
+        model.released.set()
+        assert streamed_text(await asking) == "Late."
+
+
+# --- clients that disconnect ------------------------------------------------------------------------------
+
+
+async def test_turn_with_a_key_goes_on_without_its_client_and_the_answer_is_kept(db: AsyncSessionDB) -> None:
+    model = HeldModel("Late.")
+    async with open_web(db, model) as web:
+        asking = asyncio.create_task(web.ask("Hi", headers=KEY))
         await model.reached.wait()
         asking.cancel()
         await asyncio.wait([asking])
         model.released.set()
-        await gateways.quiet(open_.gateway, db)
+        await wait_idle(web.gateway, db)
         (row,) = await db.mail.replies(1)
         assert (row.delivered_at, row.error) == (None, chat_requests.CLIENT_GONE)
-        arrival = await db.mail.inbound(1)
-        assert arrival is not None
-        assert arrival.outcome == "answered"
-        assert http_gateway.text_of(await open_.ask("Hi", headers=key)) == "Late."
-    assert len(model.requests) == 1
-
-
-async def has_arrived(db: AsyncSessionDB, number: int) -> bool:
-    return await db.mail.inbound(number) is not None
-
-
-async def is_begun(db: AsyncSessionDB, number: int) -> bool:
-    found = await db.mail.inbound(number)
-    return found is not None and found.attempts > 0
-
-
-async def is_settled(db: AsyncSessionDB, number: int) -> bool:
-    found = await db.mail.inbound(number)
-    return found is not None and not found.open
-
-
-async def asked_twice(model: ScriptedModel) -> bool:
-    return len(model.requests) == 2
+        assert (await inbound_of(db, 1)).outcome == "answered"
+        assert text_of(await web.ask("Hi", headers=KEY)) == "Late."
+        await web.ask("Hi", stream=True)
+        await wait_idle(web.gateway, db)
+        (row,) = await db.mail.replies(2)
+        assert row.delivered_at is not None
+    assert len(model.requests) == 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_connection_that_breaks_stops_its_turn_and_the_next_message_does_not_wait(
+async def test_broken_connection_stops_its_turn_and_the_next_message_does_not_wait(
     stream: bool, db: AsyncSessionDB
 ) -> None:
-    model, name = Held("Late.", "Next."), {"x-conversation-id": "one"}
-    async with http_gateway.open_web(db, model, wanted=said.Http(port=0)) as open_, open_.platform.serve() as address:
+    model = HeldModel("Late.", "Next.")
+    async with open_web(db, model, wanted=settings.Http(port=0)) as web, web.platform.serve() as address:
         host, _, number = address.removeprefix("http://").partition(":")
         _, writer = await asyncio.open_connection(host, int(number))
         asked = {"model": "holdfast", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
         body = msgspec.json.encode(asked)
-        head = f"POST {http_gateway.PATH} HTTP/1.1\r\nHost: localhost\r\n"
-        head += f"Authorization: {http_gateway.ANN['authorization']}\r\nContent-Type: application/json\r\n"
-        head += f"X-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {ANN['authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nX-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
         await model.reached.wait()
-        next_one = asyncio.create_task(open_.ask("And?", headers=http_gateway.ANN | name))
-        await polling.until_async(lambda: has_arrived(db, 2))
-        unread = asyncio.create_task(open_.ask("Unheard", headers=http_gateway.ANN | name))
-        await polling.until_async(lambda: has_arrived(db, 3))
+        next_one = asyncio.create_task(web.ask("And?", headers=named("one")))
+        await wait_stored(db, 2)
+        unread = asyncio.create_task(web.ask("Unheard", headers=named("one")))
+        await wait_stored(db, 3)
         unread.cancel()
         writer.transport.abort()
         # The model is asked for the next message while the first answer is still held back.
-        await polling.until_async(lambda: asked_twice(model))
+        await until_async(lambda: len(model.requests) == 2)
         model.released.set()
-        assert http_gateway.text_of(await next_one) == "Next."
-        await gateways.quiet(open_.gateway, db)
-    found = [each and each.outcome for each in [await db.mail.inbound(number) for number in (1, 2, 3)]]
+        assert text_of(await next_one) == "Next."
+        await wait_idle(web.gateway, db)
+    found = [(await inbound_of(db, number)).outcome for number in (1, 2, 3)]
     assert found == ["interrupted", "answered", "interrupted"]
     assert [await db.mail.replies(1), await db.mail.replies(3)] == [[], []]
-    assert len(model.requests) == 2
     (only,) = await db.list_sessions()
-    assert [words(each) for each in await db.transcript(only.id)] == ["Hi", "Late.", "And?", "Next."]
+    assert [message_words(each) for each in await db.transcript(only.id)] == ["Hi", "Late.", "And?", "Next."]
 
 
-async def test_a_client_that_goes_away_leaves_the_turn_of_another_alone(db: AsyncSessionDB) -> None:
-    model = Held("First.")
-    async with http_gateway.open_web(db, model) as open_:
-        running = asyncio.create_task(open_.ask("Hi", headers=http_gateway.ANN | {"x-conversation-id": "one"}))
+async def test_client_that_disconnects_leaves_the_turn_of_another_alone(db: AsyncSessionDB) -> None:
+    model = HeldModel("First.")
+    async with open_web(db, model) as web:
+        running = asyncio.create_task(web.ask("Hi", headers=named("one")))
         await model.reached.wait()
         (only,) = await db.list_sessions()
-        by_id = http_gateway.ANN | {"x-conversation-id": only.conversation_id}
-        waiting = asyncio.create_task(open_.ask("And?", headers=by_id))
+        waiting = asyncio.create_task(web.ask("And?", headers=named(only.conversation_id)))
         # It is begun on a route of its own, and waits in the conversation behind the first.
-        await polling.until_async(lambda: is_begun(db, 2))
+        await wait_stored(db, 2, attempts=1)
         waiting.cancel()
         await asyncio.wait([waiting])
         model.released.set()
-        assert http_gateway.text_of(await running) == "First."
-        await gateways.quiet(open_.gateway, db)
-    assert (found := await db.mail.inbound(2)) is not None
-    assert (found.outcome, len(model.requests)) == ("interrupted", 1)
+        assert text_of(await running) == "First."
+        await wait_idle(web.gateway, db)
+    assert ((await inbound_of(db, 2)).outcome, len(model.requests)) == ("interrupted", 1)
 
 
 async def test_turn_of_a_disconnected_client_is_stopped_once_the_store_accepts_it(
@@ -253,131 +239,77 @@ async def test_turn_of_a_disconnected_client_is_stopped_once_the_store_accepts_i
             raise failures.pop()
         return await delete(handler, name, key)
 
-    model = Held("Late.")
-    async with http_gateway.open_web(db, model) as open_:
-        asked = asyncio.create_task(open_.ask("Hi"))
+    model = HeldModel("Late.")
+    async with open_web(db, model) as web:
+        asked = asyncio.create_task(web.ask("Hi"))
         await model.reached.wait()
         monkeypatch.setattr(inbound.InboundHandler, "delete", fail_twice)
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-        await polling.until_async(lambda: is_settled(db, 1))
-    assert (found := await db.mail.inbound(1)) is not None
-    assert (found.outcome, failures) == ("interrupted", [])
+        await wait_idle(web.gateway, db)
+    assert ((await inbound_of(db, 1)).outcome, failures) == ("interrupted", [])
 
 
-async def test_an_answer_that_a_client_has_is_marked_delivered(db: AsyncSessionDB) -> None:
-    async with http_gateway.open_web(db, ScriptedModel(["Hello!"] * 2)) as open_:
-        await open_.ask("Hi")
-        await open_.ask("Hi", stream=True)
-        await gateways.quiet(open_.gateway, db)
-        for number in (1, 2):
-            (row,) = await db.mail.replies(number)
-            assert row.delivered_at is not None
-
-
-async def test_who_joins_a_stream_late_is_told_all_of_it(db: AsyncSessionDB) -> None:
-    key, model = http_gateway.ANN | {"idempotency-key": "k"}, Held("Hello there!")
-    async with http_gateway.open_web(db, model) as open_:
-        first = asyncio.create_task(open_.ask("Hi", stream=True, headers=key))
-        await model.reached.wait()
-        second = asyncio.create_task(open_.ask("Hi", stream=True, headers=key))
-        await asyncio.sleep(0)
-        model.released.set()
-        for answered in await asyncio.gather(first, second):
-            assert http_gateway.said_in(http_gateway.chunks(answered.text)) == "Hello there!"
-
-
-async def test_an_answer_that_another_process_worked_out_reaches_who_asked_here(db: AsyncSessionDB) -> None:
+async def test_answer_of_another_process_reaches_the_client(
+    monkeypatch: pytest.MonkeyPatch, short_pauses: None, db: AsyncSessionDB
+) -> None:
+    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
     model = ScriptedModel(["From elsewhere."] * 2)
-    async with http_gateway.open_web(db, model) as open_, gateways.open_gateway(db, model) as (other, _):
-        await open_.gateway.router.stop(0)
-        whole, streamed = await asyncio.gather(open_.ask("Hi"), open_.ask("Hi", stream=True))
-        assert http_gateway.text_of(whole) == "From elsewhere."
-        assert http_gateway.said_in(http_gateway.chunks(streamed.text)) == "From elsewhere."
-        await gateways.quiet(other, db)
+    async with open_web(db, model) as web, open_gateway(db, model) as (other, _):
+        await web.gateway.router.stop(0)
+        whole, streamed = await asyncio.gather(web.ask("Hi"), web.ask("Hi", stream=True))
+        assert (text_of(whole), streamed_text(streamed)) == ("From elsewhere.", "From elsewhere.")
+        await wait_idle(other, db)
         assert [(await db.mail.replies(number))[0].error for number in (1, 2)] == [None, None]
 
 
-async def test_a_stream_shows_that_somebody_is_there_while_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.0)
-    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
-    shown, write = asyncio.Event(), chat_requests.StreamWriter._write
-
-    async def noted(writing: chat_requests.StreamWriter, data: bytes, more: bool = True) -> None:
-        await write(writing, data, more)
-        if data == sse.COMMENT:
-            shown.set()
-
-    monkeypatch.setattr(chat_requests.StreamWriter, "_write", noted)
-
-    model = Held("Late.")
-    async with http_gateway.open_web(db, model) as open_:
-        asking = asyncio.create_task(open_.ask("Hi", stream=True))
+async def test_waiting_client_is_answered_when_the_server_stops(db: AsyncSessionDB) -> None:
+    model = HeldModel("Late.")
+    async with open_web(db, model) as web:
+        asking = asyncio.create_task(web.ask("Hi"))
         await model.reached.wait()
-        await shown.wait()
-        model.released.set()
+        web.platform.stop_waiting()
         answered = await asking
-        assert sse.COMMENT.decode() in answered.text
-        assert http_gateway.said_in(http_gateway.chunks(answered.text)) == "Late."
-
-
-async def test_whoever_waits_when_the_server_stops_is_told_so(db: AsyncSessionDB) -> None:
-    model = Held("Late.")
-    async with http_gateway.open_web(db, model) as open_:
-        asking = asyncio.create_task(open_.ask("Hi"))
-        await model.reached.wait()
-        open_.platform.stop_waiting()
-        answered = await asking
-        assert (answered.status_code, http_gateway.error_of(answered)["code"]) == (503, "stops")
+        assert (answered.status_code, error_of(answered)["code"]) == (503, "stops")
         model.released.set()
-        await gateways.quiet(open_.gateway, db)
-        # Nobody has the answer, so it is not called delivered.
+        await wait_idle(web.gateway, db)
         assert [each.delivered_at for each in await db.mail.replies(1)] == [None]
 
 
-async def test_what_another_process_left_is_nobody_s_to_answer_and_does_not_wait_for_ever(db: AsyncSessionDB) -> None:
-    platform = http_platform.HttpPlatform(db)
-    here = types.Outgoing(
+async def test_reply_of_a_dead_process_is_taken_over_and_refused(db: AsyncSessionDB) -> None:
+    platform, holder = http_platform.HttpPlatform(db), leases.current_holder(None)
+    reply = types.Outgoing(
         id=1, platform="http", chat="dm:a", address={}, text="", attachments=[], kind="reply", at=time.time()
     )
-    gone = leases.encode_holder(msgspec.structs.replace(leases.current_holder(None), started="0", pid=2**22 + 1))
-    alive = leases.encode_holder(leases.current_holder(None))
-    elsewhere = leases.encode_holder(msgspec.structs.replace(leases.current_holder(None), host="elsewhere"))
+    dead, elsewhere = {"started": "0", "pid": 2**22 + 1}, {"host": "elsewhere"}
 
-    def owns(process: str, at: float = here.at) -> bool:
-        return platform.owns(msgspec.structs.replace(here, address={"process": process, "key": "k"}, at=at))
+    def owns(at: float = reply.at, **changed: Any) -> bool:
+        process = leases.encode_holder(msgspec.structs.replace(holder, **changed))
+        return platform.owns(msgspec.structs.replace(reply, address={"process": process, "key": "k"}, at=at))
 
-    assert [owns(gone), owns(alive), owns(elsewhere)] == [True, False, False]
-    assert owns(elsewhere, here.at - chat_requests.ORPHAN_SECONDS - 1)
+    assert [owns(**dead), owns(), owns(**elsewhere)] == [True, False, False]
+    assert owns(reply.at - chat_requests.ORPHAN_SECONDS - 1, **elsewhere)
     with pytest.raises(errors.SendRefused):
-        await platform.send(here)
+        await platform.send(reply)
 
 
-@pytest.mark.parametrize("text", ["/new", "/resume other", "//path", "/stop\nand go on", "/steer left"])
-async def test_what_programs_pass_on_is_no_command(text: str, db: AsyncSessionDB) -> None:
-    async with http_gateway.open_web(db, ScriptedModel([echo])) as open_:
-        answered = http_gateway.text_of(await open_.ask(text))
-        assert answered.removeprefix("Re: ").strip() == text
+# --- contents ---------------------------------------------------------------------------------------------
 
 
 @given(st.text(max_size=20) | st.text("/ \n\tnew", max_size=9))
-def test_no_text_that_a_program_passes_on_is_a_command_and_all_of_it_arrives(text: str) -> None:
+def test_any_text_of_a_client_arrives_and_is_not_a_command(text: str) -> None:
     told = message_policy.message_text(chat_completions.escape_command(text))
-    assert told is not None
     assert told in (text, f"\n{text}")
 
 
-async def test_pictures_come_with_the_message(db: AsyncSessionDB) -> None:
+async def test_pictures_and_instructions_come_with_the_message(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["A dot."])
-    async with http_gateway.open_web(db, model) as open_:
-        several = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
-        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": several}]
-        body = {"model": "holdfast", "messages": messages, "temperature": 0.5, "unknown": {"a": 1}}
-        answered = await open_.client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
-        assert http_gateway.text_of(answered) == "A dot."
+    async with open_web(db, model) as web:
+        parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": IMAGE}}]
+        messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": parts}]
+        body = {"messages": messages, "temperature": 0.5, "unknown": {"a": 1}}
+        assert text_of(await web.post(body)) == "A dot."
     content = str(model.requests[0].messages[-1].content)
     assert "Be brief." not in content
     assert "What is it?" in content
@@ -386,50 +318,102 @@ async def test_pictures_come_with_the_message(db: AsyncSessionDB) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verdict", "status", "code", "waits"),
+    ("size", "kind", "wanted"),
     [
-        (gateway_platform.AdmissionResult(False), 403, "not_allowed", None),
-        (gateway_platform.AdmissionResult(False, reason="limit", retry_after=60.0), 429, "rate_limit_exceeded", "60"),
+        (inline_images.MAX_EMBEDDED, "image/png", "![Image](data:image/png;base64,"),
+        (inline_images.MAX_EMBEDDED + 1, "image/png", "[Image, image/png, 262,145 bytes: see the conversation.]"),
+        (1, "image/svg+xml", "![Image](data:image/svg+xml;base64,"),
+        (1, "text/html", "[Image, unknown type, 1 bytes: see the conversation.]"),
+    ],
+)
+async def test_small_picture_is_embedded_and_a_large_one_is_described(
+    size: int, kind: str, wanted: str, db: AsyncSessionDB
+) -> None:
+    blob = await db.blobs.put(b"x" * size, kind)
+    assert (await inline_images.render_all(db, [blob.digest])).startswith(wanted)
+    assert await inline_images.render_all(db, ["0" * 64]) == inline_images.MISSING
+    assert await inline_images.render_all(db, []) == ""
+
+
+class PictureHandler:
+    """A handler that answers every message at once, with a text and a picture."""
+
+    def __init__(self, db: AsyncSessionDB, text: str) -> None:
+        self._db, self._text = db, text
+
+    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage:
+        blob = await self._db.blobs.put(PIXEL, "image/png")
+        place: dict[str, Any] = {"platform": came.platform, "chat": routes.chat_of(came), "address": came.address}
+        new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)
+        arrival, _ = await self._db.mail.add_inbound(new)
+        reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
+        await self._db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[reply])
+        return arrival
+
+
+@pytest.mark.parametrize(("text", "stream"), [("A dot.", False), ("A dot.", True), ("", False)])
+async def test_answer_has_its_pictures(text: str, stream: bool, db: AsyncSessionDB) -> None:
+    platform, handler = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS), PictureHandler(db, text)
+    running = asyncio.create_task(platform.run(handler))  # type: ignore[arg-type]
+    await platform.wait_ready()
+    body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
+    async with http_gateway.client_of(platform) as client:
+        answered = await client.post(PATH, json=body, headers=dict(ANN))
+    running.cancel()
+    await asyncio.wait([running])
+    shown = f"![Image]({IMAGE})"
+    assert (streamed_text if stream else text_of)(answered) == (f"{text}\n\n{shown}" if text else shown)
+
+
+# --- refusals -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "code", "retry_after"),
+    [
+        (gateway_platform.AdmissionResult(False, message="No."), 403, "not_allowed", None),
+        (gateway_platform.AdmissionResult(False, reason="limit", retry_after=60), 429, "rate_limit_exceeded", "60"),
         (gateway_platform.AdmissionResult(False, reason="size"), 413, "too_large", None),
     ],
 )
-@pytest.mark.parametrize("say", ["", "Not so fast."])
-async def test_who_is_refused_at_the_door_is_told_why(
-    verdict: gateway_platform.AdmissionResult, status: int, code: str, waits: str | None, say: str, db: AsyncSessionDB
+async def test_refused_request_has_a_reason_and_leaves_nothing_behind(
+    result: gateway_platform.AdmissionResult, status: int, code: str, retry_after: str | None, db: AsyncSessionDB
 ) -> None:
-    async def no(_came: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
-        return msgspec.structs.replace(verdict, message=say)
+    async def refuse(_incoming: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
+        return result
 
-    async with http_gateway.open_web(db, ScriptedModel([]), checks=[no]) as open_:
+    async with open_web(db, ScriptedModel([]), checks=[refuse]) as web:
         for stream in (False, True):
-            refused = await open_.ask("Hi", stream=stream)
-            error = http_gateway.error_of(refused)
-            assert (refused.status_code, error["code"], refused.headers.get("retry-after")) == (status, code, waits)
-            assert error["message"] == say or not say
-    # Nothing is sent besides, and nothing is left.
+            refused = await web.ask("Hi", stream=stream)
+            error = error_of(refused)
+            assert (refused.status_code, error["code"], refused.headers.get("retry-after")) == (
+                status,
+                code,
+                retry_after,
+            )
+            assert error["message"] == result.message or not result.message
     assert set((await db.mail.counts()).values()) == {0}
 
 
-async def test_people_limits_and_sizes_of_the_settings_have_their_own_refusals(db: AsyncSessionDB) -> None:
-    known = access.Access(db, access.build_rules(said.GatewaySettings(deny={"http": ["bob"]})))
-    guards = [known, limits.RateLimits(db, said.GatewayLimits(minute=1, person_minute=2, attachments=1))]
+async def test_access_and_limits_of_the_settings_apply(db: AsyncSessionDB) -> None:
+    rules = access.build_rules(settings.GatewaySettings(deny={"http": ["bob"]}))
+    allowed = settings.GatewayLimits(minute=1, person_minute=2, attachments=1)
+    checks = [access.Access(db, rules), limits.RateLimits(db, allowed)]
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
-    async with http_gateway.open_web(db, ScriptedModel(["Hello."] * 2), checks=guards) as open_:
-        assert (await open_.ask("Hi", headers=http_gateway.BOB)).status_code == 403
-        big = {"model": "holdfast", "messages": [{"role": "user", "content": [picture]}]}
-        assert (await open_.client.post(http_gateway.PATH, json=big, headers=dict(http_gateway.ANN))).status_code == 413
-        named = http_gateway.ANN | {"x-conversation-id": "garden"}
+    async with open_web(db, ScriptedModel(["Hello."] * 2), checks=checks) as web:
+        assert (await web.ask("Hi", headers=BOB)).status_code == 403
+        assert (await web.post({"messages": [{"role": "user", "content": [picture]}]})).status_code == 413
         for _ in range(2):
-            http_gateway.text_of(await open_.ask("Hi", headers=named))
-        refused = await open_.ask("And?", headers=named)
+            text_of(await web.ask("Hi", headers=named("garden")))
+        refused = await web.ask("And?", headers=named("garden"))
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
 
 
-async def test_nothing_is_taken_before_a_gateway_runs(db: AsyncSessionDB) -> None:
+async def test_nothing_is_accepted_before_a_gateway_runs(db: AsyncSessionDB) -> None:
     platform = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS)
     async with http_gateway.client_of(platform) as client:
         body = {"model": "holdfast", "messages": [{"role": "user", "content": "Hi"}]}
-        refused = await client.post(http_gateway.PATH, json=body, headers=dict(http_gateway.ANN))
-        assert (refused.status_code, http_gateway.error_of(refused)["code"]) == (503, "not_ready")
+        refused = await client.post(PATH, json=body, headers=dict(ANN))
+        assert (refused.status_code, error_of(refused)["code"]) == (503, "not_ready")
         health = await client.get("/health")
         assert (health.status_code, health.json()["ready"], health.json()["live"]) == (503, False, True)

@@ -1,90 +1,116 @@
-"""Questions of turns: put where they can be answered, each under its own number, for those whom they concern."""
+"""Approval questions are asked in the chat of their turn, have a number each, and are answered by its sender."""
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import approvals, commands
+from holdfast.agent import commands
 from holdfast.agent.commands import permissions
-from holdfast.gateway import gateway_context, questions, turn_progress
+from holdfast.gateway import gateway_context, questions, settings, turn_progress
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.gateway.test_http_hooks import hook, open_hooks
-from tests.support import gateways, memory_platform, polling
+from holdfast.runtime import runtime
 from tests.support.approvals import Shell, runs
+from tests.support.gateways import Gate, new_inbound, open_gateway, texts, wait_idle, wait_settled
+from tests.support.memory_platform import MemoryPlatform
+from tests.support.polling import until_async
+
+GROUP, OWN, DM = "agent:main:far:group:g", "agent:main:far:group:g:@bob", "agent:main:far:dm:bob"
 
 
-async def test_what_a_hook_would_ask_is_denied_at_once_and_nobody_is_asked_in_the_chat_its_reply_goes_to(
-    db: AsyncSessionDB,
+async def is_root(_: str, sender: str) -> bool:
+    return sender == "root"
+
+
+@pytest.mark.parametrize(
+    ("answers", "refusal", "ran", "told"),
+    [
+        pytest.param([("ann", "/approve")], None, True, "It ran.", id="approved"),
+        pytest.param([("ann", "/deny not today")], None, False, "not today", id="denied with a reason"),
+        pytest.param([("ben", "/approve"), ("root", "/approve")], questions.NOT_ALLOWED, True, "", id="by an admin"),
+        pytest.param([("ann", "/approve always"), ("ann", "/approve")], runtime.ADMINS_ONLY, True, "", id="always"),
+        pytest.param([], None, False, turn_progress.NOT_ANSWERED, id="not answered in time"),
+    ],
+)
+async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
+    answers: list[tuple[str, str]], refusal: str | None, ran: bool, told: str, db: AsyncSessionDB
 ) -> None:
-    shell, model = Shell(), ScriptedModel([runs("touch it"), "I may not."])
-    async with open_hooks(db, model, tools=[shell.tool], build=hook(to="loopback:ann")) as open_:
-        await open_.post()
-        (sent,) = await open_.chat.replies(1)
-    assert (sent.kind, sent.text, shell.ran) == ("reply", "I may not.", [])
-    assert approvals.NO_APPROVER in str(model.requests[-1].messages[-1].content)
+    shell, model = Shell(), ScriptedModel([runs("make install"), "Done."])
+    given: dict[str, Any] = {"settings": settings.GatewaySettings(answer_within=600.0 if answers else 0.05)}
+    given |= {"tools": [shell.tool], "shared": True, "is_admin": is_root}
+    async with open_gateway(db, model, **given) as (opened, chat):
+        await chat.say("Install it", key="1", kind="group", chat="g", sender="ann")
+        await chat.replies(1)
+        for number, (sender, line) in enumerate(answers):
+            await chat.say(line, key=f"a{number}", kind="group", chat="g", sender=sender)
+            await wait_settled(db, f"a{number}")
+        await wait_settled(db, "1")
+        await wait_idle(opened, db)
+    sent = texts(chat.sent)
+    assert {each.address["chat"] for each in chat.sent} == {"g"}
+    assert sent[0].startswith("Question 1: allow this? Run make install.")
+    assert refusal is None or sent[1] == refusal
+    assert "Done." in sent
+    assert (shell.ran == ["make install"]) is ran
+    assert told in str([each.content for each in model.requests[-1].messages if each.role == "tool"])
+    assert await db.permissions.grants("loopback:group:g") == []
 
 
-async def test_a_notice_to_a_hooks_conversation_asks_nobody_either(db: AsyncSessionDB) -> None:
+async def test_questions_are_numbered_across_turns_and_processes(db: AsyncSessionDB) -> None:
     shell = Shell()
-    model = ScriptedModel(["Hm.", runs("touch it"), "I may not."])
-    async with open_hooks(db, model, tools=[shell.tool], build=hook(to="loopback:ann")) as open_:
-        await open_.post()
-        await open_.chat.replies(1)
-        arrival = await db.mail.inbound(1)
-        assert arrival is not None
-        assert arrival.conversation_id is not None
-        await db.mail.add_inbox_entry(arrival.conversation_id, "n1", "The build ended.", kind="process")
-        _, sent = await open_.chat.replies(2)
-    assert (sent.kind, sent.text, shell.ran) == ("reply", "I may not.", [])
-
-
-async def test_each_question_of_a_conversation_has_its_own_number(db: AsyncSessionDB) -> None:
-    shell = Shell()
-    model = ScriptedModel([runs("make one"), "One.", runs("make two", "c2"), "Two."])
-    async with gateways.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
+    model = ScriptedModel([runs("make one"), "One.", runs("make two", "c2")])
+    async with open_gateway(db, model, tools=[shell.tool]) as (_, chat):
         await chat.say("One", key="1")
         await chat.replies(1)
         await chat.say("/deny 1 not now", key="2")
-        await gateways.settled(db, "1", "2")
+        await wait_settled(db, "1", "2")
         await chat.say("Two", key="3")
         await chat.replies(4)
-        # What was said of the first is no answer to the second.
+        # An answer to the first question is no answer to the second.
         await chat.say("/approve 1", key="4")
-        await gateways.settled(db, "4")
-        assert shell.ran == []
+        await wait_settled(db, "4")
+    assert [each.text.partition(":")[0] for each in chat.sent if each.kind == "question"] == [
+        "Question 1",
+        "Question 2",
+    ]
+    assert any(each.startswith("No approval 1 is pending.") for each in texts(chat.sent))
+    async with open_gateway(db, ScriptedModel([runs("make two", "c9"), "Done."]), tools=[shell.tool]) as (opened, chat):
+        (asked,) = await chat.replies(1)
+        assert asked.text.startswith("Question 3:")
         await chat.say("/approve 2", key="5")
-        await gateways.settled(db, "3", "5")
-        await gateways.quiet(opened, db)
-    questions = [each.text for each in chat.sent if each.kind == "question"]
-    assert [each.partition(":")[0] for each in questions] == ["Question 1", "Question 2"]
+        await wait_settled(db, "5")
+        assert shell.ran == []
+        await chat.say("/approve 3", key="6")
+        await wait_settled(db, "3", "6")
+        await wait_idle(opened, db)
     assert shell.ran == ["make two"]
-    assert any(each.startswith("No approval 1 is pending.") for each in gateways.texts(chat.sent))
 
 
-async def test_where_several_are_open_an_answer_says_which(db: AsyncSessionDB) -> None:
+def both(first: str, second: str) -> models.Reply:
+    made = (types.ToolCall(f"c{each}", "shell", {"command": line}) for each, line in enumerate((first, second)))
+    return models.Reply(calls=tuple(made), usage=types.Usage(10, 5))
+
+
+async def test_answer_must_name_its_question_if_several_are_pending(db: AsyncSessionDB) -> None:
     shell = Shell()
-    both = models.Reply(
-        calls=tuple(types.ToolCall(f"c{each}", "shell", {"command": f"make {each}"}) for each in (1, 2)),
-        usage=types.Usage(10, 5),
-    )
-    beside = msgspec.structs.replace(shell.tool, parallel=True)
-    async with gateways.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (opened, chat):
+    parallel = msgspec.structs.replace(shell.tool, parallel=True)
+    model = ScriptedModel([both("make 1", "make 2"), "Done."])
+    async with open_gateway(db, model, tools=[parallel]) as (opened, chat):
         await chat.say("Both", key="1")
         await chat.replies(2)
         for number, line in enumerate(("/approve", "/deny", "/approve 7"), 2):
             await chat.say(line, key=str(number))
-            await gateways.settled(db, str(number))
+            await wait_settled(db, str(number))
         assert shell.ran == []
-        refused = gateways.texts(await chat.replies(5))[2:]
+        refused = texts(await chat.replies(5))[2:]
         await chat.say("/approve 2", key="8")
         await chat.say("/deny 1 enough", key="9")
-        await gateways.settled(db, "1", "8", "9")
-        await gateways.quiet(opened, db)
+        await wait_settled(db, "1", "8", "9")
+        await wait_idle(opened, db)
     assert [each.partition(".")[0] for each in refused] == [
         "Several approvals are pending",
         "Several approvals are pending",
@@ -94,214 +120,150 @@ async def test_where_several_are_open_an_answer_says_which(db: AsyncSessionDB) -
     assert shell.ran == ["make 2"]
 
 
+async def test_parts_of_two_long_questions_are_not_mixed(db: AsyncSessionDB) -> None:
+    parallel = msgspec.structs.replace(Shell().tool, parallel=True)
+    async with open_gateway(db, ScriptedModel([both("a" * 9_000, "b" * 9_000)]), tools=[parallel]) as (_, chat):
+        await chat.say("Both", key="1")
+        await until_async(lambda: all(sum(sent.text.count(each) for sent in chat.sent) >= 9_000 for each in "ab"))
+        first = ["a" * 99 in sent.text for sent in chat.sent if "a" * 99 in sent.text or "b" * 99 in sent.text]
+        assert first.count(True) > 1
+        assert first == sorted(first, reverse=first[0])
+
+
 @pytest.mark.parametrize(
     ("argument", "wanted"),
     [
         ("", (None, "")),
         ("2", (2, "")),
         ("2 always", (2, "always")),
-        ("always", (None, "always")),
         ("not  today", (None, "not  today")),
         ("\u0662 x", (None, "\u0662 x")),
         ("9999999999", (None, "9999999999")),
     ],
 )
-def test_an_answer_begins_with_the_number_it_is_about(argument: str, wanted: tuple[int | None, str]) -> None:
+def test_answer_may_begin_with_the_number_of_its_question(argument: str, wanted: tuple[int | None, str]) -> None:
     assert permissions.split_number(argument) == wanted
 
 
-@pytest.mark.parametrize("line", ["/approve always", "/approve 2 always", "/APPROVE 2  ALWAYS"])
-def test_for_ever_is_for_admins_with_a_number_too(line: str) -> None:
+@pytest.mark.parametrize("line", ["/approve always", "/APPROVE 2  ALWAYS"])
+def test_approval_for_ever_needs_an_admin(line: str) -> None:
     assert commands.needs_admin(line)
     assert not commands.needs_admin(line.lower().replace("always", "once"))
-
-
-def arrival(sender: str, route: str) -> types.InboundMessage:
-    return types.InboundMessage(
-        id=1, platform="far", key="1", route=route, home="far", chat="c", sender=sender, address={}, text="/approve",
-        parts=[], name="", at=0.0,
-    )  # fmt: skip
-
-
-async def root(_: str, sender: str) -> bool:
-    return sender == "root"
-
-
-GROUP, OWN, DM = "agent:main:far:group:g", "agent:main:far:group:g:@bob", "agent:main:far:dm:bob"
 
 
 @pytest.mark.parametrize(
     ("route", "asker", "wanted"),
     [
-        pytest.param(GROUP, None, False, id="the turn of a notice"),
-        (GROUP, ("far", "ann", GROUP), False),
-        (GROUP, ("far", "bob", GROUP), True),
-        pytest.param(GROUP, ("near", "bob", GROUP), False, id="another of that name"),
-        pytest.param(GROUP, ("far", "bob", OWN), False, id="asked elsewhere"),
-        (OWN, None, True),
-        (DM, None, True),
+        pytest.param(GROUP, None, False, id="turn of a notice"),
+        pytest.param(GROUP, ("far", "ann", GROUP), False, id="another member"),
+        pytest.param(GROUP, ("far", "bob", GROUP), True, id="own turn"),
+        pytest.param(GROUP, ("near", "bob", GROUP), False, id="same id on another platform"),
+        pytest.param(GROUP, ("far", "bob", OWN), False, id="asked in another chat"),
+        pytest.param(OWN, None, True, id="own chat in a group"),
+        pytest.param(DM, None, True, id="direct chat"),
     ],
 )
-async def test_a_question_is_for_the_person_whose_turn_it_is_or_an_admin(
+async def test_question_is_for_the_sender_of_its_turn_or_an_admin(
     route: str, asker: tuple[str, str, str] | None, wanted: bool, db: AsyncSessionDB
 ) -> None:
-    async with gateways.open_gateway(db, ScriptedModel(), is_admin=root) as (opened, _):
-        home = opened.router._context
-    turn = None
+    async with open_gateway(db, ScriptedModel(), is_admin=is_root) as (opened, _):
+        context = opened.router._context
+    turn_id = None
     if asker is not None:
         platform, sender, where = asker
-        turn, _ = await db.mail.add_inbound(
-            types.NewInboundMessage(
-                platform=platform, key="1", route=where, chat="c", sender=sender, address={}, text="?"
-            )
+        turn, _ = await db.mail.add_inbound(new_inbound("1", "?", platform=platform, route=where, sender=sender))
+        turn_id = turn.id
+    for sender, expected in (("bob", wanted), ("root", True)):
+        answer, _ = await db.mail.add_inbound(
+            new_inbound(f"a-{sender}", "/approve", platform="far", route=route, sender=sender)
         )
-    of = turn.id if turn else None
-    assert await questions._may_answer(home, arrival("bob", route), of) is wanted
-    assert await questions._may_answer(home, arrival("root", route), of)
+        assert await questions._may_answer(context, answer, turn_id) is expected
 
 
-async def test_nobody_answers_what_another_chat_of_the_same_conversation_was_asked(db: AsyncSessionDB) -> None:
+async def test_question_is_not_answered_from_another_chat_of_its_conversation(db: AsyncSessionDB) -> None:
     shell, model = Shell(), ScriptedModel([runs("rm -rf build"), "No.", "Hello."])
     ann = {"kind": "thread", "chat": "g/t1", "sender": "ann"}
     mallory = {"kind": "thread", "chat": "g/t2", "sender": "mallory"}
-    async with gateways.open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
+    async with open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
         first = await chat.say("Start", key="1", **ann)
         await chat.replies(1)
         assert first is not None
         target = (await db.mail.inbound(first.id) or first).target
         await chat.say(f"/resume {target}", key="2", **mallory)
-        await gateways.settled(db, "2")
+        await wait_settled(db, "2")
         # Her own turn waits behind that of the other thread.
         await chat.say("Hello", key="3", **mallory)
         await chat.say("/approve 1", key="4", **mallory)
-        await gateways.settled(db, "4")
+        await wait_settled(db, "4")
         await chat.say("/approve 1", key="5", **{**ann, "sender": "mallory"})
-        await gateways.settled(db, "5")
+        await wait_settled(db, "5")
         assert shell.ran == []
         await chat.say("/deny 1", key="6", **ann)
-        await gateways.settled(db, "1", "3", "6")
-        await gateways.quiet(opened, db)
+        await wait_settled(db, "1", "3", "6")
+        await wait_idle(opened, db)
     assert shell.ran == []
-    said = gateways.texts(chat.sent)
-    assert questions.NOT_SHOWN in said
-    assert questions.NOT_ALLOWED in said
+    assert {questions.NOT_SHOWN, questions.NOT_ALLOWED} <= set(texts(chat.sent))
 
 
-class Slow(memory_platform.MemoryPlatform):
-    """A platform that takes its time with some messages."""
+async def test_approval_sent_before_its_question_was_shown_does_not_count(db: AsyncSessionDB) -> None:
+    gate = Gate()
 
-    def __init__(self, slow: str) -> None:
-        super().__init__()
-        self._slow, self.sends, self.may = slow, asyncio.Event(), asyncio.Event()
+    class Slow(MemoryPlatform):
+        async def send(self, outgoing: types.Outgoing) -> str:
+            if "rm -rf /srv" in outgoing.text:
+                await gate(None)
+            return await super().send(outgoing)
 
-    async def send(self, outgoing: types.Outgoing) -> str:
-        if self._slow in outgoing.text:
-            self.sends.set()
-            await self.may.wait()
-        return await super().send(outgoing)
-
-
-async def test_what_was_said_before_a_question_was_shown_does_not_answer_it(db: AsyncSessionDB) -> None:
-    shell, slow = Shell(), Slow("rm -rf /srv")
-    model = ScriptedModel([runs("ls"), runs("rm -rf /srv", "c2"), "Done."])
-    async with gateways.open_gateway(db, model, platforms=[slow], tools=[shell.tool]) as (opened, chat):
+    shell, model = Shell(), ScriptedModel([runs("ls"), runs("rm -rf /srv", "c2"), "Done."])
+    async with open_gateway(db, model, platforms=[Slow()], tools=[shell.tool]) as (opened, chat):
         await chat.say("Do it", key="1")
         await chat.replies(1)
         await chat.say("/approve", key="2")
-        await slow.sends.wait()
+        await gate.reached.wait()
         for key, line in (("3", "/approve"), ("4", "/approve 2")):
             await chat.say(line, key=key)
-            await gateways.settled(db, key)
+            await wait_settled(db, key)
         assert shell.ran == ["ls"]
-        slow.may.set()
-        await polling.until_async(lambda: _delivered(chat, "rm -rf /srv"))
+        gate.go.set()
+        await until_async(lambda: any("rm -rf /srv" in each.text for each in chat.sent))
         await chat.say("/deny", key="5")
-        await gateways.settled(db, "1", "5")
-        await gateways.quiet(opened, db)
+        await wait_settled(db, "1", "5")
+        await wait_idle(opened, db)
     assert shell.ran == ["ls"]
-    assert gateways.texts(chat.sent).count(questions.NOT_SHOWN) == 2
-
-
-async def _delivered(chat: memory_platform.MemoryPlatform, words: str) -> bool:
-    return any(words in each.text for each in chat.sent)
-
-
-async def test_a_number_is_not_given_again_by_the_next_process(db: AsyncSessionDB) -> None:
-    shell = Shell()
-    async with gateways.open_gateway(db, ScriptedModel([runs("make one"), "?"]), tools=[shell.tool]) as (_, chat):
-        await chat.say("Do it", key="1")
-        await chat.replies(1)
-    model = ScriptedModel([runs("rm -rf /srv", "c9"), "Done."])
-    async with gateways.open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
-        (asked,) = await chat.replies(1)
-        await chat.say("/approve 1", key="2")
-        await gateways.settled(db, "2")
-        assert shell.ran == []
-        await chat.say("/deny 2", key="3")
-        await gateways.settled(db, "1", "3")
-        await gateways.quiet(opened, db)
-    assert asked.text.startswith("Question 2:")
-    assert shell.ran == []
+    assert texts(chat.sent).count(questions.NOT_SHOWN) == 2
 
 
 @pytest.mark.parametrize("notice", [True, False])
-async def test_what_a_notices_turn_asks_is_not_the_question_of_whose_message_waits_behind_it(
-    notice: bool, db: AsyncSessionDB
-) -> None:
+async def test_question_of_a_notice_belongs_to_no_waiting_message(notice: bool, db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test")
-    came = types.NewInboundMessage(
-        platform="loopback", key="1", route=GROUP, chat="c", sender="bob", address={}, text="Hi"
-    )
-    waits, _ = await db.mail.add_inbound(came)
-    asked = events.ApprovalAsked("r", "c1", "shell", "Run it.")
-    async with gateways.open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as runtime:
-        home, where = opened.router._context, gateway_context.reply_address(waits)
-        watch = turn_progress.TurnProgress(home, runtime, "talk", where, waits, "own")
-        if not notice:
-            watch.on_emitted(events.Emitted("talk", 1, events.MessageStored(1, "own", "user")))
-        began = events.TurnStarted("talk", "talk", "Hi", 1, "process" if notice else "")
-        watch.on_emitted(events.Emitted("talk", 2, began))
-        watch.on_emitted(events.Emitted("talk", 3, asked))
-        await polling.until_async(lambda: _asked(db))
-        await watch.close()
+    waits, _ = await db.mail.add_inbound(new_inbound("1", "Hi", route=GROUP, chat="c", sender="bob"))
+    async with open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as opened_runtime:
+        context, where = opened.router._context, gateway_context.reply_address(waits)
+        progress = turn_progress.TurnProgress(context, opened_runtime, "talk", where, waits, "own")
+        seen: list[events.AnyEvent] = [] if notice else [events.MessageStored(1, "own", "user")]
+        seen.append(events.TurnStarted("talk", "talk", "Hi", 1, "process" if notice else ""))
+        seen.append(events.ApprovalAsked("r", "c1", "shell", "Run it."))
+        for number, event in enumerate(seen, 1):
+            progress.on_emitted(events.Emitted("talk", number, event))
+
+        async def is_asked() -> bool:
+            return bool(await db.mail.questions("talk"))
+
+        await until_async(is_asked)
+        await progress.close()
     (row,) = await db.mail.questions("talk")
     assert row.inbound_id == (None if notice else waits.id)
 
 
-async def _asked(db: AsyncSessionDB) -> bool:
-    return bool(await db.mail.questions("talk"))
-
-
-async def test_a_question_of_which_a_part_is_missing_was_not_shown(db: AsyncSessionDB) -> None:
+async def test_question_is_shown_when_all_its_parts_are_delivered(db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test")
     part = types.NewOutgoing(platform="far", chat="c", address={}, text="…", kind="question")
-    for place in (0, 1):
-        key = questions.QuestionKey(1, "r", place, 3).text
-        row = await db.mail.post(part, key=key, conversation_id="talk")
+    early, _ = await db.mail.add_inbound(new_inbound("1", "/approve", platform="far", chat="c", route=DM))
+    early, late = (msgspec.structs.replace(early, at=at) for at in (0.0, 1e12))
+    for number in range(3):
+        assert await questions._shown_questions(db, late, "talk", {"r"}) == {}
+        row = await db.mail.post(part, key=questions.QuestionKey(1, "r", number, 3).text, conversation_id="talk")
+        assert await questions._shown_questions(db, late, "talk", {"r"}) == {}
         await db.mail.mark_delivered(row.id)
-    answer = msgspec.structs.replace(arrival("bob", DM), at=1e12)
-    assert await questions._shown_questions(db, answer, "talk", {"r"}) == {}
-    row = await db.mail.post(part, key=questions.QuestionKey(1, "r", 2, 3).text, conversation_id="talk")
-    assert await questions._shown_questions(db, answer, "talk", {"r"}) == {}
-    await db.mail.mark_delivered(row.id)
-    assert await questions._shown_questions(db, answer, "talk", {"r"}) == {"r": (1, None)}
-    assert await questions._shown_questions(db, arrival("bob", DM), "talk", {"r"}) == {}
-
-
-async def test_a_question_is_told_to_its_end_before_the_next_begins(db: AsyncSessionDB) -> None:
-    shell = Shell()
-    both = models.Reply(
-        calls=tuple(types.ToolCall(f"c{each}", "shell", {"command": each * 9_000}) for each in "ab"),
-        usage=types.Usage(10, 5),
-    )
-    beside = msgspec.structs.replace(shell.tool, parallel=True)
-    async with gateways.open_gateway(db, ScriptedModel([both, "Done."]), tools=[beside]) as (_, chat):
-        await chat.say("Both", key="1")
-
-        async def told() -> bool:
-            return all(sum(sent.text.count(each) for sent in chat.sent) >= 9_000 for each in "ab")
-
-        await polling.until_async(told)
-        first = ["a" * 99 in sent.text for sent in chat.sent if "a" * 99 in sent.text or "b" * 99 in sent.text]
-        assert first.count(True) > 1
-        assert first == sorted(first, reverse=first[0])
+    assert await questions._shown_questions(db, late, "talk", {"r"}) == {"r": (1, None)}
+    assert await questions._shown_questions(db, early, "talk", {"r"}) == {}

@@ -1,4 +1,4 @@
-"""An editor in memory: it asks, answers questions as it is told to, and holds every frame it gets to the protocol."""
+"""An editor in memory that checks every frame against the protocol."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ONCE = {"outcome": {"outcome": "selected", "optionId": "once"}}
 
 
 class Refused(Exception):
-    """An answer that is an error."""
+    """A response with an error."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
         self.code: int = error["code"]
 
 
-class Models:
-    """Two models, each of which says what it is told."""
+class ModelChoice:
+    """Two models: the usual one and `other/model`."""
 
     def __init__(self, usual: Any) -> None:
         self._usual, self._chosen = usual, dict[str, Any]()
@@ -44,7 +44,7 @@ class Models:
 
     async def choose(self, conversation_id: str, name: str) -> Any:
         if name != "other/model":
-            raise errors.SettingInvalid(f"{name} cannot be had.")
+            raise errors.SettingInvalid(f"{name} is not available.")
         self._chosen[conversation_id] = ScriptedModel(["the other one"], name=name)
         return self._chosen[conversation_id]
 
@@ -52,18 +52,19 @@ class Models:
         self._chosen[conversation_id] = self.of(origin)
 
 
-class House:
-    """A program with a model that says what it is told, and one tool. Doors are as many as sessions."""
+class Program:
+    """A program with a scripted model and one tool; it opens a runtime for each session."""
 
     def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
-        self.db, self.model, self.shell, self.words = db, model, house.Shell(), given.pop("prompt_commands", None)
-        self._given = given
+        self.db, self.model, self.shell = db, model, house.Shell()
+        self._prompt_commands, self._given = given.pop("prompt_commands", None), given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[sessions.SessionSpec] = []
         self.clients: list[client.ToolClient] = []
-        self.doors: list[runtime.Runtime] = []
+        self.runtimes: list[runtime.Runtime] = []
         self.open = 0
-        self.choice = Models(model)
+        self.choice = ModelChoice(model)
+        self.leave = asyncio.Event()
 
     async def models(self) -> Sequence[str]:
         return await self.choice.listed()
@@ -85,18 +86,18 @@ class House:
         self.open += 1
         try:
             async with runtime.Runtime(
-                self.db, build, approvals=permissions, models=self.choice, prompt_commands=self.words
-            ) as door:
-                self.doors.append(door)
-                yield door
+                self.db, build, approvals=permissions, models=self.choice, prompt_commands=self._prompt_commands
+            ) as opened:
+                self.runtimes.append(opened)
+                yield opened
         finally:
             self.open -= 1
 
 
 class Editor:
-    """The other end. `answer` gives the result of a permission request, or None to leave it unanswered."""
+    """The editor's end of a channel. `answer` returns the result of a permission request, or None for no answer."""
 
-    def __init__(self, program: House) -> None:
+    def __init__(self, program: Program) -> None:
         self.program = program
         self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[Any, asyncio.Future[Any]] = {}
@@ -116,8 +117,6 @@ class Editor:
     def number(self) -> int:
         """The id of the last request."""
         return self._number
-
-    # --- the lines -----------------------------------------------------------------------------------
 
     async def receive(self) -> bytes | None:
         return await self._came.get()
@@ -144,14 +143,12 @@ class Editor:
     async def unread(self) -> None:
         await self._gone.wait()
 
-    # --- what tests do -------------------------------------------------------------------------------
-
     def say(self, frame: Any) -> None:
         self.expect(frame)
         self.raw(json.dumps(frame).encode())
 
     def expect(self, frame: Any) -> None:
-        """Let what answers this frame be known as an answer."""
+        """Expect a response to this frame."""
         if isinstance(frame, dict):
             self._wire.sent(frame)
 
@@ -159,28 +156,28 @@ class Editor:
         self._came.put_nowait(line)
 
     def is_heard(self) -> bool:
-        """Whether all that was said is read."""
+        """Return whether everything that was sent is read."""
         return self._came.empty()
 
     def vanish(self) -> None:
-        """Read nothing more, and say nothing of it."""
+        """Read nothing more, without notice."""
         self._gone.set()
 
     def leave(self) -> None:
         self._came.put_nowait(None)
 
     def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
-        """Ask, and do not wait for the answer."""
+        """Send a request; the response comes later."""
         return self.put(method, params)
 
     def put(self, method: str, params: Any) -> asyncio.Future[Any]:
-        """The same, with params of any kind."""
+        """Send a request with params of any kind."""
         self._number += 1
         answered = self._asked[self._number] = asyncio.get_running_loop().create_future()
         self.say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
         return answered
 
-    def tell(self, method: str, **params: Any) -> None:
+    def notify(self, method: str, **params: Any) -> None:
         self.say({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def ask(self, method: str, **params: Any) -> Any:
@@ -196,7 +193,7 @@ class Editor:
         return str(result(await self.prompting(session, text))["stopReason"])
 
     async def until(self, kind: str, **fields: Any) -> dict[str, Any]:
-        """The next update of this kind with these fields, behind those that were waited for before."""
+        """Return the next update of this kind with these fields, after those that were waited for before."""
         async with self._more:
             while True:
                 while self._seen < len(self.updates):
@@ -206,19 +203,19 @@ class Editor:
                         return update
                 await self._more.wait()
 
-    async def questioned(self, number: int = 1) -> dict[str, Any]:
-        """The permission request of this number, when it has come."""
+    async def wait_question(self, number: int = 1) -> dict[str, Any]:
+        """Return the permission request of this number as soon as it was received."""
         async with self._more:
             await self._more.wait_for(lambda: len(self.questions) >= number)
         return self.questions[number - 1]
 
-    def told(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
-        """The updates of these kinds so far."""
+    def received(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
+        """Return the updates of these kinds so far."""
         mine = [each["update"] for each in self.updates if session in (None, each["sessionId"])]
         return [each for each in mine if each["sessionUpdate"] in kinds]
 
     def text(self, kind: str = "agent_message_chunk", session: str | None = None) -> str:
-        return "".join(each["content"].get("text", "") for each in self.told(kind, session=session))
+        return "".join(each["content"].get("text", "") for each in self.received(kind, session=session))
 
     def open_calls(self, session: str) -> set[str]:
         return self._wire.open_calls(session)
@@ -231,8 +228,8 @@ def result(answer: dict[str, Any]) -> Any:
 
 
 @asynccontextmanager
-async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
-    """An editor that is served and was greeted; at the end of the block it leaves."""
+async def connect(program: Program, **capabilities: Any) -> AsyncIterator[Editor]:
+    """Serve an initialized editor; it disconnects at the end of the block."""
     person = Editor(program)
     wire = channel.EditorChannel(person, "1.0")
     greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
@@ -250,33 +247,14 @@ async def seated(program: House, **capabilities: Any) -> AsyncIterator[Editor]:
             serving.result()
 
 
-Story = Callable[[Editor], Awaitable[None]]
-
-
 @asynccontextmanager
-async def editor(script: Any = (), *, model: Any = None, **given: Any) -> AsyncIterator[Editor]:
-    """Open an editor on a store of its own; afterwards every session is closed and the store is checked."""
+async def open_editor(script: Any = (), *, model: Any = None, **given: Any) -> AsyncIterator[Editor]:
+    """Serve an editor with a new store; at the end all sessions must be closed and the store be valid."""
     async with agents.store() as db:
-        program = House(db, model or ScriptedModel(script), **given)
-        async with seated(program) as person:
+        program = Program(db, model or ScriptedModel(script), **given)
+        async with connect(program) as person:
             yield person
         assert program.open == 0
-
-
-def run(story: Story, script: Any = (), **given: Any) -> None:
-    """Run a coroutine function with an editor, in an event loop of its own."""
-
-    async def with_editor() -> None:
-        async with editor(script, **given) as person:
-            await story(person)
-
-    asyncio.run(with_editor())
-
-
-async def so(condition: Callable[[], object]) -> None:
-    """Until it is so; whoever tells a story gives up in time."""
-    while not condition():
-        await asyncio.sleep(0.001)
 
 
 async def refusal(asking: Awaitable[Any]) -> Refused:
@@ -284,4 +262,4 @@ async def refusal(asking: Awaitable[Any]) -> Refused:
         answered = await asking
     except Refused as error:
         return error
-    raise AssertionError(f"It was not refused: {answered}")
+    raise AssertionError(f"The request was not refused: {answered}")

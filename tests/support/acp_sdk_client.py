@@ -1,5 +1,4 @@
-"""An editor for tests: the official library's client at the other end of a real connection, with buffers and terminals
-of its own. What it was asked is written down."""
+"""An editor with buffers and terminals, connected by the client of the official SDK; it records its requests."""
 
 from __future__ import annotations
 
@@ -23,13 +22,13 @@ ENDING = 5.0
 SESSION = "20260527_234659_e65f0e"
 
 
-def offering(*, read: bool = False, write: bool = False) -> schema.ClientCapabilities:
+def capabilities(*, read: bool = False, write: bool = False) -> schema.ClientCapabilities:
     files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
     return schema.ClientCapabilities(fs=files)
 
 
 class Terminal:
-    """A command as an editor runs it. Its output is read as it comes; a released one is killed."""
+    """A command that an editor runs; it is killed when it is released."""
 
     def __init__(self, process: asyncio.subprocess.Process, limit: int) -> None:
         self.process, self.limit, self.output = process, limit, b""
@@ -46,16 +45,16 @@ class Terminal:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Kill it; who left its group and holds its output is not waited for."""
+        """Kill it; processes that left its group are not waited for."""
         self.kill()
         await asyncio.wait([self.reading], timeout=ENDING)
         self.reading.cancel()
-        # It closes by itself one round of the loop after its end is told, and the loop may be over by then.
+        # It closes by itself one iteration of the loop later, and the loop may be closed by then.
         vars(self.process)["_transport"].close()
 
 
 class Editor:
-    """The client. `refusing` maps a method to the error it is answered with; `before` is awaited ahead of each."""
+    """The client. `refusing` maps methods to the errors they are answered with; `before` is awaited ahead of each."""
 
     def __init__(self, session: str | None = SESSION) -> None:
         self._session = session
@@ -68,13 +67,13 @@ class Editor:
         self.refusing: dict[str, Exception] = {}
         self.before: Callable[[str], Awaitable[object]] = _nothing
         self.by_shell = False
-        """Whether it puts a command and its arguments into a line of a shell, as they are."""
+        """Whether it passes the command and its arguments to a shell, unquoted."""
         self.elsewhere = ""
-        """What stands before every path that it starts something with, as in a world of its own."""
+        """A prefix of every path in its commands, as in another file system."""
 
     def on_connect(self, conn: object) -> None: ...
 
-    async def _heard(self, method: str) -> None:
+    async def _record(self, method: str) -> None:
         self.asked.append(method)
         await self.before(method)
         if method in self.refusing:
@@ -84,12 +83,10 @@ class Editor:
         assert self._session in (None, session_id)
         self.updates.append(update)
 
-    # --- files ---------------------------------------------------------------------------------------
-
     async def read_text_file(self, session_id: str, path: str, **_: Any) -> schema.ReadTextFileResponse:
         assert self._session in (None, session_id)
         self.paths.append(path)
-        await self._heard("read")
+        await self._record("read")
         if path in self.buffers:
             return schema.ReadTextFileResponse(content=self.buffers[path])
         try:
@@ -100,12 +97,10 @@ class Editor:
 
     async def write_text_file(self, session_id: str, path: str, content: str, **_: Any) -> None:
         self.paths.append(path)
-        await self._heard("write")
+        await self._record("write")
         with open(path, "w", encoding="utf-8", newline="") as file:
             file.write(content)
         self.buffers.pop(path, None)
-
-    # --- terminals -----------------------------------------------------------------------------------
 
     async def create_terminal(
         self,
@@ -117,7 +112,7 @@ class Editor:
         output_byte_limit: int | None = None,
         **_: Any,
     ) -> schema.CreateTerminalResponse:
-        await self._heard("create")
+        await self._record("create")
         line = [command, *(f"{self.elsewhere}{each}" for each in args or [])]
         self.started.append(line)
         process = await asyncio.create_subprocess_exec(
@@ -136,24 +131,24 @@ class Editor:
     async def wait_for_terminal_exit(
         self, session_id: str, terminal_id: str, **_: Any
     ) -> schema.WaitForTerminalExitResponse:
-        await self._heard("wait")
+        await self._record("wait")
         found = self.terminals[terminal_id]
         await asyncio.wait([found.reading])
         return schema.WaitForTerminalExitResponse(**_ended(found))
 
     async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> schema.TerminalOutputResponse:
-        await self._heard("output")
+        await self._record("output")
         found = self.terminals[terminal_id]
         text = found.output[-found.limit :].decode(errors="ignore")
         status = schema.TerminalExitStatus(**_ended(found)) if found.reading.done() else None
         return schema.TerminalOutputResponse(output=text, truncated=len(found.output) > found.limit, exit_status=status)
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
-        await self._heard("kill")
+        await self._record("kill")
         self.terminals[terminal_id].kill()
 
     async def release_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
-        await self._heard("release")
+        await self._record("release")
         await self.terminals[terminal_id].end()
         del self.terminals[terminal_id]
 
@@ -173,14 +168,14 @@ def _ended(found: Terminal) -> dict[str, Any]:
 
 
 class _Agent:
-    """Nobody asks it anything here."""
+    """An agent without requests."""
 
     def on_connect(self, conn: interfaces.Client) -> None: ...
 
 
 @asynccontextmanager
-async def connected(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnection]:
-    """The agent's end of a connection to this editor."""
+async def connect(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnection]:
+    """Yield the agent's end of a connection to this editor."""
     ours, theirs = memory_transport_pair()
     agent: Any = _Agent()
     client: Any = editor
@@ -195,16 +190,17 @@ async def connected(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnect
                 await terminal.end()
 
 
-class Doing:
-    """Tools at work, with somebody who permits everything and writes down what it was."""
+class ToolRunner:
+    """Runs tools, permits and records every act; `meanwhile` is called before an act is permitted."""
 
-    def __init__(self, tools: list[base.Tool], meanwhile: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, tools: list[base.Tool]) -> None:
         self.acts: list[base.Act] = []
+        self.meanwhile: Callable[[], object] = lambda: None
 
         @asynccontextmanager
         async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             self.acts.append(act)
-            meanwhile()
+            self.meanwhile()
             yield
 
         self._tools = registry.Registry(tools, gate)
@@ -219,9 +215,9 @@ class Doing:
         return result.content
 
 
-def no_such_method() -> Exception:
+def method_not_found() -> Exception:
     return acp.RequestError.method_not_found("fs/read_text_file")
 
 
-def refused(words: str) -> Exception:
+def request_error(words: str) -> Exception:
     return acp.RequestError(-32603, "Internal error", {"details": words})

@@ -1,8 +1,10 @@
-"""What the tests of the gateway share: a store, a scripted model, and a platform in memory."""
+"""Gateways for tests: a store, a scripted model and a platform in memory."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -12,34 +14,59 @@ from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.gateway import gateway, gateway_context, platform, runtimes
 from holdfast.gateway import settings as gateway_settings
+from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import runtime
 from tests.support import agents, memory_platform
 from tests.support.polling import until_async
 
-run, store = agents.run, agents.store
-Built = Callable[[str, str], AIAgent]
+store = agents.store
+ROUTE = "agent:main:loopback:dm:local"
 
 
-def make(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
-    """Desks whose agents have this model."""
-    law = given.pop("law", None)
+class Gate:
+    """A tool that reports that it was called, and returns when `go` is set."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: object) -> types.Content:
+        self.reached.set()
+        await self.go.wait()
+        return "ok"
+
+
+class HeldModel(ScriptedModel):
+    """A model that pauses after every delta until it is released."""
+
+    def __init__(self, *script: str) -> None:
+        super().__init__(script)
+        self.reached, self.released = asyncio.Event(), asyncio.Event()
+
+    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
+        async for delta in super().stream(request):
+            yield delta
+            self.reached.set()
+            await self.released.wait()
+
+
+def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
+    """Return a factory of runtimes whose agents use this model; conversation ids are added to `built`."""
     built: list[str] = given.pop("built", [])
 
     @asynccontextmanager
-    async def made(owner: str) -> AsyncIterator[runtime.Runtime]:
-        permissions = approvals.Approvals(db.permissions, owner=owner, law=law)
+    async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
+        permissions = approvals.Approvals(db.permissions, owner=owner)
 
         async def build(conversation_id: str) -> AIAgent:
             built.append(conversation_id)
-            return agents.agent(
-                db, model, session_id=conversation_id, owner=owner, source="loopback", approvals=permissions, **given
-            )
+            options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
+            return agents.agent(db, model, session_id=conversation_id, **options)
 
-        async with runtime.Runtime(db, build, owner=owner, approvals=permissions) as door:
-            yield door
+        async with runtime.Runtime(db, build, owner=owner, approvals=permissions) as opened:
+            yield opened
 
-    return made
+    return open_runtime
 
 
 @asynccontextmanager
@@ -54,47 +81,138 @@ async def open_gateway(
     may_speak: platform.SenderCheck = gateway_context.is_always,
     shared: bool = False,
     grace: float = 0.0,
-    max_runtimes: int = 200,
     **given: Any,
 ) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
-    """A gateway at work, and the platform to speak by."""
+    """Run a gateway; yield it and its first platform. Further options are those of the agents."""
     chats = list(platforms or [memory_platform.MemoryPlatform()])
-    found = cast("memory_platform.MemoryPlatform", chats[0])
     opened = gateway.Gateway(
         db,
-        make(db, model, **given),
+        runtime_factory(db, model, **given),
         chats,
         settings=msgspec.structs.replace(settings or gateway_settings.GatewaySettings(), grace=grace),
         checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,
         is_shared=lambda _: shared,
-        max_runtimes=max_runtimes,
     )
     async with opened:
-        yield opened, found
+        yield opened, cast("memory_platform.MemoryPlatform", chats[0])
 
 
-async def settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.InboundMessage]:
-    """What became of these, once it is known of all."""
+async def wait_settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.InboundMessage]:
+    """Return these inbound messages as soon as each of them has an outcome."""
     found: list[types.InboundMessage] = []
 
-    async def known() -> bool:
+    async def is_settled() -> bool:
         found[:] = [each for key in keys if (each := await db.mail.inbound_by_key(platform, key)) is not None]
         return len(found) == len(keys) and not any(each.open for each in found)
 
-    await until_async(known)
+    await until_async(is_settled)
     return found
 
 
-async def quiet(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
-    """Until nothing is open and nothing waits to be sent."""
+async def wait_begun(db: AsyncSessionDB, key: str) -> None:
+    """Wait until a worker has begun this inbound message."""
 
-    async def still() -> bool:
+    async def is_begun() -> bool:
+        found = await db.mail.inbound_by_key("loopback", key)
+        return found is not None and found.attempts > 0
+
+    await until_async(is_begun)
+
+
+async def wait_idle(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
+    """Wait until no message is open and none waits to be sent."""
+
+    async def is_idle() -> bool:
         facts = await db.mail.counts()
         return not opened.router.active and not facts["arrivals_open"] and not facts["outgoing_open"]
 
-    await until_async(still)
+    await until_async(is_idle)
+
+
+async def wait_sent(db: AsyncSessionDB) -> None:
+    """Wait until the outbox is empty."""
+
+    async def is_empty() -> bool:
+        return not (await db.mail.counts())["outgoing_open"]
+
+    await until_async(is_empty)
+
+
+@dataclasses.dataclass
+class RunningTurn:
+    """A turn that waits in its tool `wait`, and the gateway and the chat of it."""
+
+    db: AsyncSessionDB
+    gateway: gateway.Gateway
+    chat: memory_platform.MemoryPlatform
+    gate: Gate
+    model: ScriptedModel
+
+    async def observe(self, **where: str) -> None:
+        """Wait until the worker has read all messages so far: /status is answered at once, after them."""
+        await self.chat.say("/status", key="status", **where)
+        await wait_settled(self.db, "status")
+
+    async def finish(self, *keys: str) -> list[types.InboundMessage]:
+        """Let the turn end; return these messages when they are settled and all replies are sent."""
+        self.gate.go.set()
+        found = await wait_settled(self.db, *keys)
+        await wait_idle(self.gateway, self.db)
+        return found
+
+
+@asynccontextmanager
+async def open_turn(
+    db: AsyncSessionDB,
+    script: Sequence[Any] = (),
+    *,
+    busy: str = "queue",
+    where: dict[str, str] | None = None,
+    **given: Any,
+) -> AsyncIterator[RunningTurn]:
+    """Run a gateway with a turn, begun by the message `1`, that waits in a tool."""
+    gate, model = Gate(), ScriptedModel([agents.calls("wait"), *script])
+    settings = msgspec.convert({"busy": busy}, gateway_settings.GatewaySettings)
+    tools = [agents.tool("wait", gate)]
+    async with open_gateway(db, model, settings=settings, tools=tools, **given) as (opened, chat):
+        await chat.say("One", key="1", **where or {})
+        await gate.reached.wait()
+        yield RunningTurn(db, opened, chat, gate, model)
+
+
+def new_inbound(key: str, text: str, **more: Any) -> types.NewInboundMessage:
+    """Return a message from the chat `local`."""
+    place = {"platform": "loopback", "chat": "dm:local", "sender": "local", "address": {"chat": "local"}}
+    return types.NewInboundMessage(key=key, text=text, **{"route": ROUTE, **place, **more})
+
+
+async def begin_elsewhere(db: AsyncSessionDB, key: str, *lines: str, attempts: int = 1) -> int:
+    """Store a message that another process began in the conversation `talk` before it died; return its id.
+
+    Further lines are messages that were joined to it.
+    """
+    inbound, *joined = [
+        (await db.mail.add_inbound(new_inbound(f"{key}+{number}" if number else key, line)))[0]
+        for number, line in enumerate(lines)
+    ]
+    lease = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
+    for _ in range(attempts):
+        await db.mail.begin_inbound(lease, inbound.id, "talk", [each.id for each in joined])
+    await db.mail.release_chat_lease(lease)
+    return inbound.id
+
+
+def intercept(target: Any, name: str, before: Callable[[], Awaitable[object]]) -> None:
+    """Await `before` ahead of every call of a coroutine method of this object."""
+    method = getattr(target, name)
+
+    async def call(*args: Any, **given: Any) -> Any:
+        await before()
+        return await method(*args, **given)
+
+    setattr(target, name, call)
 
 
 def texts(sent: Sequence[types.Outgoing]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the tests of HTTP share: a gateway that has an HTTP platform, and a client that speaks to it in this process."""
+"""A gateway with an HTTP platform, and a client of it in the same process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import httpx2
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, types
 from holdfast.gateway import gateway
-from holdfast.gateway import settings as said
+from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms.http import http_platform
 from holdfast.model import base as models
 from tests.support import gateways, memory_platform
@@ -31,18 +31,20 @@ class Web:
         self.gateway, self.platform, self.client = opened, platform, client
 
     async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
-        """The answer to messages, which are the user's and the assistant's in turn."""
+        """Send messages, which are alternately the user's and the assistant's, and return the response."""
         messages = [
             {"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)
         ]
-        body = {"model": "holdfast", "messages": messages, **given}
-        return await self.client.post(PATH, json=body, headers=dict(headers))
+        return await self.post({"messages": messages, **given}, headers)
+
+    async def post(self, body: dict[str, Any], headers: Mapping[str, str] = ANN) -> httpx2.Response:
+        return await self.client.post(PATH, json={"model": "holdfast", **body}, headers=dict(headers))
 
 
 def client_of(
     platform: http_platform.HttpPlatform, host: str = "127.0.0.1", peer: str = "127.0.0.1"
 ) -> httpx2.AsyncClient:
-    """A client with the address `peer`."""
+    """Return a client with the address `peer`."""
     transport = httpx2.ASGITransport(platform.app, client=(peer, 123))
     return httpx2.AsyncClient(transport=transport, base_url=f"http://{host}:8642")
 
@@ -53,7 +55,7 @@ async def open_web(
     model: models.Model,
     *,
     tokens: Mapping[str, str] = TOKENS,
-    wanted: said.Http | None = None,
+    wanted: gateway_settings.Http | None = None,
     **given: Any,
 ) -> AsyncIterator[Web]:
     platform = http_platform.HttpPlatform(db, wanted, tokens=tokens)
@@ -71,7 +73,7 @@ def text_of(answered: httpx2.Response) -> str:
 
 
 def error_of(answered: httpx2.Response) -> dict[str, Any]:
-    """The error object, which is whole wherever it comes from."""
+    """Return the error object of a response, and check that it is complete."""
     found: dict[str, Any] = answered.json()["error"]
     assert set(found) == {"message", "type", "param", "code"}
     assert found["message"]
@@ -79,12 +81,24 @@ def error_of(answered: httpx2.Response) -> dict[str, Any]:
 
 
 def chunks(text: str) -> list[dict[str, Any]]:
-    """The chunks of a stream that ended as it has to."""
+    """Return the chunks of a stream that ended regularly."""
     lines = [line for line in text.split("\n\n") if line and not line.startswith(":")]
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
-def said_in(found: list[dict[str, Any]]) -> str:
+def streamed_text(answered: httpx2.Response) -> str:
+    found = chunks(answered.text)
     return "".join(each["choices"][0]["delta"].get("content") or "" for each in found if each.get("choices"))
+
+
+def message_words(message: types.Message) -> str:
+    """Return the text of a message without the notes of the gateway."""
+    content = message.content
+    return content if isinstance(content, str) else "".join(each["text"] for each in content if each["type"] == "text")
+
+
+def echo(request: models.Request) -> str:
+    """A reply that repeats the last message."""
+    return f"Re: {message_words(request.messages[-1])}"

@@ -41,7 +41,8 @@ def split(text: str, limit: int, measure: Measure = len) -> list[str]:
         if measure(rest) <= limit:
             return [*parts, rest]
         part, rest = _split_first(rest, limit, measure)
-        parts.append(part)
+        if part:  # Whitespace that fills a whole message is dropped.
+            parts.append(part)
     return parts
 
 

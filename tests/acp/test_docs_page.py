@@ -1,4 +1,4 @@
-"""The page about editors, held to what it says: settings that can be pasted, limits, modes and codes as they are."""
+"""The page docs/editors.md has valid settings, and the limits, modes and codes of the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHERS = re.findall(r"```(?:lua|elisp)\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("text", JSON)
-def test_settings_in_json_start_the_program(text: str) -> None:
+def test_json_settings_start_the_program(text: str) -> None:
     ((agents, found),) = json.loads(text).items()
     assert agents in ("agent_servers", "acp.agents")
     assert found["Holdfast"]["command"].endswith("holdfast")
@@ -25,7 +25,7 @@ def test_settings_in_json_start_the_program(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", OTHERS)
-def test_settings_in_other_languages_close_what_they_open(text: str) -> None:
+def test_other_settings_have_balanced_brackets(text: str) -> None:
     bare = re.sub(r'"[^"]*"', "", text)
     assert bare.count("(") == bare.count(")") > 0
     assert bare.count("{") == bare.count("}")
@@ -33,16 +33,10 @@ def test_settings_in_other_languages_close_what_they_open(text: str) -> None:
     assert '"acp"' in text
 
 
-def test_all_editors_have_their_settings() -> None:
+def test_editors_modes_limits_and_codes_are_complete() -> None:
     assert (len(JSON), len(OTHERS)) == (3, 3)
-
-
-def test_modes_are_named_as_editors_show_them() -> None:
     named = re.findall(r"\*([A-Z][a-z ]+)\*", PAGE.partition("**Modes.**")[2].partition("\n\n")[0])
     assert {*named} == {each.name for each in modes.mode_state(modes.DEFAULT).available_modes}
-
-
-def test_the_limit_and_the_codes_are_those_of_the_program() -> None:
     assert f"at most {channel.MAX_FRAME_BYTES >> 20} MiB" in PAGE
     codes = {-int(code) for code in re.findall(r"^\| −(\d+) \|", PAGE, re.MULTILINE)}
     assert codes >= {

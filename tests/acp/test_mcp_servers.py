@@ -1,4 +1,4 @@
-"""Servers of tools an editor brings along: one session has them, and nobody after it."""
+"""MCP servers of the editor belong to its session and end with it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from holdfast import errors, types
 from holdfast.acp import mcp_servers
 from holdfast.tools import base
 from holdfast.tools.mcp import servers as mcp
-from tests.support import mcp_http_server, polling
+from tests.support import mcp_http_server, polling, processes
 from tests.support import mcp_servers as stage
-from tests.support import processes as leashes
 
 
 @pytest.fixture
-def leash() -> Iterator[leashes.Leash]:
-    with leashes.leashed() as found:
+def leash() -> Iterator[processes.Leash]:
+    with processes.leashed() as found:
         yield found
 
 
@@ -37,81 +36,73 @@ def raw(name: str = "raw", *more: str, **env: str) -> schema.McpServerStdio:
     return schema.McpServerStdio(name=name, command=sys.executable, args=args, env=given)
 
 
-async def ready(all_of_them: mcp.McpServers | None, name: str) -> dict[str, base.Tool]:
-    """The tools, as soon as this one is among them."""
-    assert all_of_them is not None
+async def wait_tool(source: mcp.McpServers | None, name: str) -> dict[str, base.Tool]:
+    """Return the tools as soon as this one is among them."""
+    assert source is not None
     async with asyncio.timeout(stage.PATIENCE):
-        while name not in (found := await stage.tools(all_of_them)):
+        while name not in (found := await stage.tools(source)):
             await asyncio.sleep(0.02)
     return found
 
 
-async def called(tool: base.Tool, **arguments: Any) -> types.Content | base.Result:
+async def run(tool: base.Tool, **arguments: Any) -> types.Content | base.Result:
     plan = await tool.run(arguments)
     assert isinstance(plan, base.Plan)
     assert plan.act.kind == "reach"
     return await plan.go()
 
 
-async def test_a_program_of_the_editors_is_there_for_its_session_and_gone_with_it(
-    tmp_path: Path, leash: leashes.Leash
-) -> None:
-    mark = leash.environment[leashes.NAME]
-    async with mcp_servers.open_servers([raw(**{leashes.NAME: mark})], tmp_path) as source:
-        tools = await ready(source, "raw__echo")
-        assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
+async def test_server_program_ends_with_its_session(tmp_path: Path, leash: processes.Leash) -> None:
+    mark = leash.environment[processes.NAME]
+    async with mcp_servers.open_servers([raw(**{processes.NAME: mark})], tmp_path) as source:
+        tools = await wait_tool(source, "raw__echo")
+        assert await run(tools["raw__echo"], text="a") == '{"text": "a"}'
         assert leash.at_large()
     polling.until(lambda: not leash.at_large(), "it is gone")
 
 
-def test_what_it_was_given_in_confidence_is_not_told() -> None:
+async def test_servers_have_unique_names_and_their_secrets_are_not_shown(tmp_path: Path) -> None:
     (known,) = mcp_servers.convert_servers([raw(API_KEY="hunter2-hunter2")])
     assert known.given == (("API_KEY", "hunter2-hunter2"),)
     assert "hunter2" not in repr(known)
-
-
-async def test_nothing_is_started_where_nothing_is_brought(tmp_path: Path) -> None:
+    several = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
+    assert [each.name for each in several] == ["a b", "a b-2", "a b-2-2", "c"]
     for given in ([], None):
         async with mcp_servers.open_servers(given, tmp_path) as none:
             assert none is None
 
 
-def test_two_of_one_name_are_told_apart() -> None:
-    known = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
-    assert [each.name for each in known] == ["a b", "a b-2", "a b-2-2", "c"]
-
-
-async def test_those_of_the_settings_keep_their_names_and_are_not_had_twice(tmp_path: Path) -> None:
+async def test_servers_of_the_settings_keep_their_names_and_are_not_duplicated(tmp_path: Path) -> None:
     own = mcp_servers.convert_servers([raw("raw"), raw("other", "ten")])
     (known,) = mcp_servers.convert_servers([raw("as the editor calls it"), raw("raw", "ten", "elsewhere")], own)
     assert known.name == "raw-2"
     async with mcp_servers.open_servers([raw("raw", "ten", str(tmp_path / "log"))], tmp_path, own[:1]) as both:
-        tools = await ready(both, "raw-2__t1")
-        tools = await ready(both, "raw__echo") | tools
-        assert await called(tools["raw__echo"], text="a") == '{"text": "a"}'
+        tools = await wait_tool(both, "raw-2__t1")
+        tools = await wait_tool(both, "raw__echo") | tools
+        assert await run(tools["raw__echo"], text="a") == '{"text": "a"}'
 
 
-async def test_prompts_of_the_editors_servers_are_commands_of_the_session(tmp_path: Path) -> None:
+async def test_prompts_of_a_server_are_commands(tmp_path: Path) -> None:
     async with mcp_servers.open_servers([raw()], tmp_path) as brought:
-        await ready(brought, "raw__echo")
+        await wait_tool(brought, "raw__echo")
         assert brought is not None
         assert "raw:greet" in {each.name for each in brought.listed()}
         assert await brought.text("raw:greet", "who=you") is not None
 
 
-async def test_one_that_cannot_be_had_is_told_and_keeps_nothing_up(
+async def test_unavailable_server_is_reported_and_blocks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = schema.AcpMcpServer(type="acp", name="through", server_id="1")
     broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
     async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
-        assert await called((await ready(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
+        assert await run((await wait_tool(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
         assert source is not None
         assert any("broken" in remark for remark in (await source.offer()).remarks)
     assert "through" in caplog.text
 
 
-async def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
+async def test_http_server_gets_its_headers(tmp_path: Path) -> None:
     with mcp_http_server.serving() as there:
         given = schema.HttpMcpServer(
             type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
@@ -119,21 +110,18 @@ async def test_an_address_is_spoken_to_with_its_headers(tmp_path: Path) -> None:
         (known,) = mcp_servers.convert_servers([given])
         assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
         async with mcp_servers.open_servers([given], tmp_path) as source:
-            assert await called((await ready(source, "web__ok"))["web__ok"]) == "fine"
-
-
-# --- the older way ---------------------------------------------------------------------------------------
+            assert await run((await wait_tool(source, "web__ok"))["web__ok"]) == "fine"
 
 
 class Events(BaseHTTPRequestHandler):
-    """An address of the older way: one stream of events, and requests beside it that are answered there."""
+    """A server with the SSE transport: the responses to requests are events of one stream."""
 
     protocol_version = "HTTP/1.1"
     said: queue.Queue[Any]
     keys: list[str | None]
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants to read it."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
         self.keys.append(self.headers.get("x-key"))
@@ -183,17 +171,17 @@ def events() -> Iterator[tuple[str, type[Events]]]:
         server.server_close()
 
 
-async def test_an_address_of_the_older_way_is_spoken_to_and_tried_again_when_its_stream_ends(tmp_path: Path) -> None:
+async def test_sse_server_is_connected_again_when_its_stream_ends(tmp_path: Path) -> None:
     with events() as (url, there):
         headers = [schema.HttpHeader(name="x-key", value="secret-value")]
         given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
         async with mcp_servers.open_servers([given], tmp_path) as source:
-            tool = (await ready(source, "old__ok"))["old__ok"]
-            assert await called(tool) == "fine"
+            tool = (await wait_tool(source, "old__ok"))["old__ok"]
+            assert await run(tool) == "fine"
             assert set(there.keys) == {"secret-value"}
             there.said.put(None)
             async with asyncio.timeout(stage.PATIENCE):
-                while await attempt(lambda: called(tool)) != "fine":
+                while await attempt(lambda: run(tool)) != "fine":
                     await asyncio.sleep(0.02)
 
 

@@ -1,0 +1,309 @@
+"""The log of a conversation as updates: messages of other processes, failing stores, and replays of earlier turns."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast.acp import plans
+from holdfast.model import ScriptedModel, base
+from holdfast.runtime import subscriptions
+from holdfast.store import async_db, notifications
+from holdfast.tools.shell import shell
+from tests.support import agents, approvals, processes
+from tests.support.acp_editor import Editor, Program, connect, open_editor, result
+from tests.support.polling import until_async
+
+WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
+
+
+@pytest.fixture
+def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+
+
+@pytest.fixture
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
+
+
+def notify(db: AsyncSessionDB, session: str) -> None:
+    db.notifications._dispatch(notifications.Hint("moved", session))
+
+
+async def wait_for_user_text(editor: Editor, end: str) -> str:
+    await until_async(lambda: editor.text("user_message_chunk").endswith(end))
+    return editor.text("user_message_chunk")
+
+
+async def begin(editor: Editor, *more: str) -> str:
+    """Begin a session, and add messages as another process."""
+    session = await editor.new()
+    await editor.prompt(session, "hello")
+    for words in more:
+        await editor.program.db.append_message(session, role="user", content=words)
+    return session
+
+
+async def test_messages_of_others_are_sent_before_those_after_them() -> None:
+    async with open_editor(["A", "B"]) as editor:
+        session = await begin(editor, "from the terminal")
+        await editor.program.db.append_message(session, role="assistant", content="to the terminal")
+        await editor.prompt(session, "and I?")
+        assert editor.text("user_message_chunk") == "from the terminal"
+        assert editor.text() == "Ato the terminalB"
+
+
+@pytest.mark.usefixtures("fast_polling")
+async def test_messages_of_another_process_are_sent_without_a_request(tmp_path: Path) -> None:
+    path = str(tmp_path / "store.db")
+    async with (
+        agents.store(path) as db,
+        AsyncSessionDB(SessionDB(path)) as other,
+        connect(Program(db, ScriptedModel(["A"]))) as editor,
+    ):
+        session = await begin(editor)
+        await other.append_message(session, role="user", content="from the terminal")
+        await other.append_message(session, role="assistant", content="to the terminal")
+        await until_async(lambda: editor.text() == "Ato the terminal")
+        assert editor.text("user_message_chunk") == "from the terminal"
+
+
+async def test_own_messages_are_not_sent_as_those_of_others_to_a_slow_editor() -> None:
+    async with open_editor(["A"]) as editor:
+        session = await editor.new()
+        await editor.until("available_commands_update")
+        editor.reads.clear()
+        editor.asking("session/set_mode", sessionId=session, modeId="code")
+        await until_async(lambda: any("config_option_update" in str(frame) for frame in editor.frames))
+        notify(editor.program.db, session)
+        prompting = editor.prompting(session, "hello")
+        (opened,) = editor.program.runtimes
+        await until_async(lambda: opened.running(session))
+        await opened.wait_idle(session)
+        editor.reads.set()
+        assert result(await prompting) == {"stopReason": "end_turn"}
+        assert (editor.received("user_message_chunk"), editor.text()) == ([], "A")
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_message_stored_while_a_session_is_opened_is_sent() -> None:
+    async with open_editor(["A"]) as editor:
+        session, db = await begin(editor), editor.program.db
+        hides = db.hides
+
+        async def store_meanwhile(*given: Any) -> list[types.Hide]:
+            db.hides = hides  # type: ignore[method-assign]
+            await db.append_message(session, role="user", content="from the terminal")
+            return await hides(*given)
+
+        db.hides = store_meanwhile  # type: ignore[method-assign]
+        await editor.ask("session/load", sessionId=session, **WHERE)
+        await wait_for_user_text(editor, "from the terminal")
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_failing_store_delays_messages_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "LOG_PAGE", 1)
+    async with open_editor(["A"]) as editor:
+        session, db, asked = await begin(editor, "one ", "two ", "three"), editor.program.db, list[Any]()
+        transcript = db.transcript
+
+        async def fail_once(*given: Any) -> list[types.Message]:
+            asked.append(given)
+            if len(asked) == 2:
+                raise errors.StoreBusy
+            return await transcript(*given)
+
+        db.transcript = fail_once  # type: ignore[method-assign]
+        notify(db, session)
+        await until_async(lambda: len(asked) == 2)
+        notify(db, session)
+        assert await wait_for_user_text(editor, "three") == "one two three"
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_messages_that_were_not_read_in_time_are_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.0)
+    async with open_editor(["A", "B"]) as editor:
+        session, db = await begin(editor, "one ", "two ", "three"), editor.program.db
+        await db.hide(session, 4, 4)
+        await editor.prompt(session, "mine")
+        assert editor.text("user_message_chunk") == ""
+        notify(db, session)
+        await wait_for_user_text(editor, "three")
+        await db.append_message(session, role="user", content=" four")
+        notify(db, session)
+        assert await wait_for_user_text(editor, "four") == "one three four"
+
+
+@pytest.mark.usefixtures("fast_polling")
+async def test_message_of_another_process_within_a_turn_is_sent_after_it(db: AsyncSessionDB) -> None:
+    async def store(_: dict[str, Any]) -> str:
+        await db.append_message(session, role="user", content="from the terminal")
+        return "It ran."
+
+    program = Program(db, ScriptedModel([agents.calls("make"), "done"]), [agents.tool("make", store)])
+    async with connect(program) as editor:
+        session = await editor.new()
+        assert await editor.prompt(session, "go") == "end_turn"
+        await wait_for_user_text(editor, "terminal")
+        await editor.prompt(session, "/help")
+        assert editor.text("user_message_chunk") == "from the terminal"
+
+
+@pytest.mark.usefixtures("fast_polling")
+async def test_unreadable_picture_is_left_out() -> None:
+    async with open_editor(["A"]) as editor:
+        session = await begin(editor)
+        picture = {"type": "image", "media_type": "image/png", "blob": "nonsense"}
+        parts = [{"type": "text", "text": "look "}, picture, {"type": "text", "text": "at it"}]
+        await editor.program.db.append_message(session, role="user", content=parts)
+        await editor.program.db.append_message(session, role="user", content=" and on")
+        assert await wait_for_user_text(editor, "on") == "look at it and on"
+        assert await editor.ask("session/load", sessionId=session, **WHERE)
+        assert editor.text("user_message_chunk").endswith("hellolook at it and on")
+
+
+# --- a store that does not answer ----------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def block_store(db: AsyncSessionDB) -> AsyncIterator[None]:
+    """Keep all threads of the store busy."""
+    over, busy = threading.Event(), threading.Barrier(async_db.THREADS + 1)
+
+    def work() -> None:
+        busy.wait()
+        over.wait()
+
+    working = [asyncio.create_task(db.run(work)) for _ in range(async_db.THREADS)]
+    await asyncio.to_thread(busy.wait)
+    try:
+        yield
+    finally:
+        over.set()
+        await asyncio.gather(*working)
+
+
+@pytest.mark.usefixtures("fast_polling")
+async def test_requests_that_need_no_store_do_not_wait_for_it() -> None:
+    async with open_editor(["A", "B"]) as editor:
+        session, db = await begin(editor), editor.program.db
+        async with block_store(db):
+            asked = asyncio.create_task(db.snapshot(session))
+            assert await editor.prompt(session, "/help") == "end_turn"
+            assert "/status" in editor.text()
+            prompting = editor.prompting(session, "are you there?")
+            editor.notify("session/cancel", sessionId=session)
+            assert result(await prompting) == {"stopReason": "cancelled"}
+            await editor.ask("session/set_mode", sessionId=session, modeId="code")
+            assert not asked.done()
+        await asked
+        assert await editor.prompt(session, "and now?") == "end_turn"
+
+
+@pytest.mark.usefixtures("no_polling")
+async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.1)
+    stuck = agents.Stuck()
+
+    async def go(_: dict[str, Any]) -> str:
+        if not stuck.reached.is_set():
+            await stuck()
+        await blocked.enter_async_context(block_store(db))
+        return "It ran."
+
+    script = [agents.calls("make"), agents.calls("make"), "done"]
+    program = Program(db, ScriptedModel(script), [agents.tool("make", go)])
+    async with connect(program) as editor, AsyncExitStack() as blocked:
+        session = await editor.new()
+        first = editor.prompting(session, "go")
+        await stuck.reached.wait()
+        editor.notify("session/cancel", sessionId=session)
+        assert result(await first) == {"stopReason": "cancelled"}
+        # The result of the interrupted call is not taken for that of the next one.
+        second = editor.prompting(session, "again")
+        ended = await editor.until("tool_call_update", status="completed")
+        assert "It ran." in str(ended)
+        await blocked.aclose()
+        assert result(await second) == {"stopReason": "end_turn"}
+
+
+# --- replays ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("shell", '{"command": "echo a\\ud800b"}'),
+        ("shell", '{"command": "ls", "\\ud83d": 1}'),
+        ("shell", f'{{"command": "ls", "x": {"[" * 300}{"]" * 300}}}'),
+        ("read_file", '{"path": "a\\ud800b.txt"}'),
+        (plans.NAME, '{"steps": [{"step": "a\\ud800", "status": "pending"}]}'),
+    ],
+)
+async def test_call_with_odd_arguments_is_sent_and_replayed_alike(tool: str, arguments: str) -> None:
+    kinds = ("tool_call", "tool_call_update", "plan")
+    call = base.Reply(calls=(types.ToolCall("c1", tool, arguments),), usage=types.Usage(10, 5))
+    async with open_editor([call, "done"]) as editor:
+        session = await begin(editor)
+        then = editor.received(*kinds)
+        assert then[0]["sessionUpdate"] == ("plan" if tool == plans.NAME else "tool_call")
+        await editor.ask("session/close", sessionId=session)
+        await editor.ask("session/load", sessionId=session, **WHERE)
+        now = editor.received(*kinds)[len(then) :]
+        assert (now[0], now[-1]) == (then[0], then[-1])
+
+
+async def test_conversation_with_a_damaged_message_can_be_loaded(tmp_path: Path) -> None:
+    path, new = str(tmp_path / "store.db"), types.NewConversation(source="test")
+    async with AsyncSessionDB(SessionDB(path)) as db, asyncio.timeout(60):
+        for number in range(1, 4):
+            await db.append_message("talk", role="user", content=f"message {number}", create=new)
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TRIGGER message_is_only_redacted")
+            connection.execute("UPDATE messages SET body = '{broken' WHERE seq = 2")
+        connection.close()
+        async with connect(Program(db, ScriptedModel())) as editor:
+            await editor.ask("session/load", sessionId="talk", **WHERE)
+            assert editor.text("user_message_chunk") == "message 1message 3"
+            assert "Message 2 cannot be shown" in editor.text("agent_thought_chunk")
+
+
+async def test_status_of_a_call_is_replayed_as_it_was(tmp_path: Path, db: AsyncSessionDB) -> None:
+    endings = {"true": "completed", "echo '[exit code 0]'; exit 3": "failed", "echo Error: none": "completed"}
+    endings |= {"kill -9 $$": "failed", "touch begun; sleep 600": "failed"}
+    script = [reply for line in endings for reply in (approvals.runs(line), "done")]
+
+    def statuses(editor: Editor) -> dict[str, str]:
+        updates = editor.received("tool_call_update")
+        return {each["toolCallId"]: each["status"] for each in updates if "status" in each}
+
+    with processes.leashed() as leash:
+        tool = shell.shell([str(tmp_path)], lambda: leash.environment)
+        program = Program(db, ScriptedModel(script), [tool])
+        async with connect(program) as editor:
+            session = await editor.new()
+            *lines, last = endings
+            for line in lines:
+                assert await editor.prompt(session, line) == "end_turn"
+            prompting = editor.prompting(session, last)
+            await until_async((tmp_path / "begun").exists, "it runs")
+            editor.notify("session/cancel", sessionId=session)
+            assert result(await prompting) == {"stopReason": "cancelled"}
+            then = statuses(editor)
+        async with connect(program) as editor:
+            await editor.ask("session/load", sessionId=session, **WHERE)
+            assert statuses(editor) == then
+    assert [*then.values()] == [*endings.values()]

@@ -1,0 +1,476 @@
+"""Requests that are invalid, too large, unauthenticated or for another host are refused with an error object."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import limits, settings
+from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway.platforms.http import http_platform, requests, server
+from holdfast.model import ScriptedModel
+from tests.support import gateways
+from tests.support.http_gateway import ANN, BOB, PATH, TOKENS, client_of, error_of, open_web, text_of
+
+USER = {"role": "user", "content": "Hi"}
+PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+DATA_PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+
+
+def with_part(part: object) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [part]}]}
+
+
+def with_picture(url: str) -> dict[str, Any]:
+    return with_part({"type": "image_url", "image_url": {"url": url}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"model": None}, "model"),
+        ({"messages": None}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["Hi"]}, "messages[0]"),
+        ({"messages": [USER, {"role": "assistant", "content": "Hello"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "  "}]}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, USER]}, "messages[0].role"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}, USER]}, "messages[0].tool_calls"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+        ({"messages": [{"role": "system", "content": [PICTURE]}, USER]}, "messages[0].content[0]"),
+        (with_part(PICTURE), "messages[0].content[0].image_url"),
+        (with_picture("data:text/html;base64,AAAA"), "messages[0].content[0].image_url"),
+        (with_picture("data:image/png;base64,***"), "messages[0].content[0].image_url"),
+        (with_picture("data:image/png,AAAA"), "messages[0].content[0].image_url"),
+        (with_picture("file:///etc/passwd"), "messages[0].content[0].image_url"),
+        (with_part({"type": "image_url"}), "messages[0].content[0].image_url"),
+        (with_part({"type": "input_audio", "input_audio": {}}), "messages[0].content[0]"),
+        (with_part({"type": "text", "text": None}), "messages[0].content[0]"),
+        (with_part("Hi"), "messages[0].content[0]"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": "text"}, "response_format"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"logprobs": True}, "logprobs"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options"),
+    ],
+)
+async def test_invalid_parameter_is_named_and_nothing_is_stored(
+    wrong: dict[str, Any], param: str, db: AsyncSessionDB
+) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        refused = await web.post({"messages": [USER], **wrong})
+        assert (refused.status_code, error_of(refused)["param"]) == (400, param)
+    assert await db.mail.inbound(1) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status"),
+    [
+        (b"", {}, 400),
+        (b"[]", {}, 400),
+        (b'{"model": NaN}', {}, 400),
+        (b'{"model": "\xff\xfe"}', {}, 400),
+        (b'\xef\xbb\xbf{"model": "holdfast"}', {}, 400),
+        (b'{"a":' * 80 + b"1" + b"}" * 80, {}, 400),
+        (b"[" * 200_000, {}, 400),
+        (b"{}", {"content-type": "text/plain"}, 415),
+        (b"{}", {"content-type": ""}, 415),
+        (b"{}", {"content-type": "application/json; charset=latin-1"}, 415),
+        (b"{}", {"content-encoding": "gzip"}, 415),
+        (b" " * (40 * 1024 * 1024), {}, 413),
+        (b"{}", {"x-conversation-id": "x" * 201}, 400),
+        (b"{}", {"idempotency-key": ""}, 400),
+    ],
+    ids=lambda value: repr(value)[:40],
+)
+async def test_invalid_body_or_header_is_refused(
+    body: bytes, headers: dict[str, str], status: int, db: AsyncSessionDB
+) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        sent = ANN | {"content-type": "application/json"} | headers
+        whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
+        refused = await web.client.post(PATH, content=whole, headers=sent)
+        assert refused.status_code == status
+        error_of(refused)
+    assert await db.mail.inbound(1) is None
+
+
+async def test_unknown_model_is_refused(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        refused = await web.ask("Hi", model="gpt-4")
+        assert (refused.status_code, error_of(refused)["code"]) == (404, "model_not_found")
+
+
+async def test_body_without_a_length_is_measured_as_it_arrives(db: AsyncSessionDB) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(100_000):
+            yield b" " * 10_000
+
+    async with open_web(db, ScriptedModel([]), wanted=settings.Http(body=100)) as web:
+        sent = ANN | {"content-type": "application/json"}
+        assert (await web.client.post(PATH, content=endless(), headers=sent)).status_code == 413
+
+
+async def test_picture_within_the_limit_of_attachments_is_accepted(db: AsyncSessionDB) -> None:
+    checks = [limits.RateLimits(db, settings.GatewayLimits())]
+    async with open_web(db, ScriptedModel(["Nice."]), checks=checks) as web:
+        for size, status in ((20_000_000, 200), (20_000_001, 413)):
+            url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
+            assert (await web.post(with_picture(url))).status_code == status
+        other = await web.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(ANN))
+        assert other.status_code == 413
+
+
+async def wait_forever(*_: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+SCOPE = {"type": "http", "headers": [(b"host", b"localhost")], "path": "/", "raw_path": b"/", "method": "POST"}
+
+
+async def test_body_that_does_not_arrive_times_out() -> None:
+    async def app(_scope: Any, receive: Any, _send: Any) -> None:
+        await receive()
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    filtered = requests.RequestFilter(app, max_body=10, hosts=requests.LOCAL_HOSTS, read_seconds=0.0)
+    await filtered(SCOPE, wait_forever, send)
+    assert sent[0]["status"] == 408
+
+
+async def test_response_that_is_not_read_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "WRITE_SECONDS", 0.0)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    filtered = requests.RequestFilter(requests.json_response({}), max_body=10, hosts=requests.LOCAL_HOSTS)
+    async with asyncio.timeout(60):  # It returns although nothing can be sent.
+        await filtered(SCOPE | {"method": "GET"}, receive, wait_forever)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/", 404),
+        ("GET", "/v1/models/", 404),
+        ("GET", "/v1/models/other", 404),
+        ("GET", "/v1//models", 404),
+        ("GET", "/V1/models", 404),
+        ("GET", "/hooks/any", 404),
+        ("POST", "/v1/responses", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("OPTIONS", "/v1/models", 405),
+        ("PUT", "/health", 405),
+    ],
+)
+async def test_unknown_path_or_method_is_refused(method: str, path: str, status: int, db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        url = web.client.base_url.copy_with(raw_path=path.encode())
+        refused = await web.client.request(method, url, headers=dict(ANN))
+        assert refused.status_code == status
+        error_of(refused)
+        assert ("allow" in refused.headers) == (status == 405)
+        assert not any(name.startswith("access-control") for name in refused.headers)
+
+
+# --- who may ask ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "Bearer "},
+        {"authorization": "token-of-ann-0123456789"},
+        {"authorization": "Basic token-of-ann-0123456789"},
+        {"authorization": "Bearer token-of-ann-012345678"},
+        {"authorization": "Bearer token-of-ann-01234567890"},
+        {"authorization": "Bearer TOKEN-OF-ANN-0123456789"},
+        {"authorization": "Bearer ann"},
+        {"api-key": "token-of-ann-0123456789"},
+    ],
+)
+async def test_request_without_a_valid_token_is_refused(headers: dict[str, str], db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel([])) as web:
+        for refused in (await web.ask("Hi", headers=headers), await web.client.get("/v1/models", headers=headers)):
+            assert (refused.status_code, error_of(refused)["type"]) == (401, "authentication_error")
+            assert refused.headers["www-authenticate"] == "Bearer"
+        valid = {"authorization": "bearer  token-of-ann-0123456789 "}
+        assert (await web.client.get("/v1/models", headers=valid)).status_code == 200
+
+
+@pytest.mark.parametrize("token", ["", "x" * 15, "with a space in it", "a\nb" + "x" * 20, "é" * 20])
+def test_weak_or_invalid_token_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match="ann") as refused:
+        requests.Tokens({token: "ann"})
+    assert not token or token not in str(refused.value)
+
+
+async def refuse_bob(incoming: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
+    return gateway_platform.AdmissionResult(incoming.sender != "bob")
+
+
+async def test_refused_sender_writes_nothing_not_even_its_history(db: AsyncSessionDB) -> None:
+    await db.create_session("talk", source="http", owner="http:bob")
+    before = {"role": "user", "content": [{"type": "text", "text": "BOBWROTE"}, DATA_PICTURE]}
+    body = {"user": "x", "messages": [before, {"role": "assistant", "content": "Yes."}, USER]}
+    async with open_web(db, ScriptedModel(["Hello!"]), checks=[refuse_bob]) as web:
+        for headers in (BOB, BOB | {"x-conversation-id": "talk"}):
+            assert (await web.post(body, headers)).status_code == 403
+        assert len(await db.list_sessions()) == 1
+        assert await db.run(lambda: db.db.driver.read(lambda tx: tx.all("blobs_all"))) == []
+        assert await db.routes() == []
+        answered = await web.post(body)  # The same request of an admitted sender is stored.
+        assert text_of(answered) == "Hello!"
+        said = await db.transcript(answered.headers["x-conversation-id"])
+        assert "BOBWROTE" in str([each.content for each in said])
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        ("localhost:8642", True),
+        ("127.0.0.1:1", True),
+        ("[::1]:8642", True),
+        ("LOCALHOST", True),
+        ("evil.example", False),
+        ("localhost.evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost:8642@evil.example", False),
+        ("localhost:x", False),
+        ("[::1", False),
+        ("[::1]x", False),
+        ("", False),
+        ("0.0.0.0", False),
+    ],
+)
+async def test_only_local_host_names_are_served_at_a_local_address(host: str, served: bool, db: AsyncSessionDB) -> None:
+    async with client_of(http_platform.HttpPlatform(db)) as client:
+        answered = await client.get("/v1/models", headers={"host": host})
+        assert answered.status_code == (200 if served else 421)
+
+
+async def test_any_host_name_is_served_at_a_public_address(db: AsyncSessionDB) -> None:
+    wide = http_platform.HttpPlatform(db, settings.Http(host="0.0.0.0"), tokens=TOKENS)
+    async with client_of(wide, "agent.example") as client:
+        assert (await client.get("/v1/models", headers=ANN)).status_code == 200
+    assert requests.served_hosts("0.0.0.0", "0.0.0.0") is None
+    assert requests.served_hosts("::1", "::1") == requests.LOCAL_HOSTS
+
+
+async def test_proxy_hosts_and_pages_of_listed_origins_are_served(db: AsyncSessionDB) -> None:
+    page = "https://chat.example"
+    wanted = settings.Http(port=0, hosts=["Chat.example"], origins=[page])
+    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    async with open_web(db, ScriptedModel(["Hello!"]), wanted=wanted) as web, web.platform.serve():
+        for origin, allowed in ((page, page), ("https://evil.example", None)):
+            sent = {"host": "chat.example", "origin": origin}
+            preflight = await web.client.options(PATH, headers=sent | asks)
+            refused = await web.client.get("/v1/models", headers=sent)
+            assert refused.status_code == 401
+            for answered in (preflight, refused):
+                assert answered.headers.get("access-control-allow-origin") == allowed
+        answered = await web.ask("Hi", headers=ANN | {"host": "chat.example", "origin": page})
+        assert text_of(answered) == "Hello!"
+        assert "X-Conversation-Id" in answered.headers["access-control-expose-headers"]
+        other = await web.client.get("/v1/models", headers=ANN | {"host": "evil.example"})
+        assert (other.status_code, "hosts" in error_of(other)["message"]) == (421, True)
+    async with client_of(http_platform.HttpPlatform(db, settings.Http(origins=[page]))) as client:
+        found = [await client.get("/v1/models", headers={"origin": each}) for each in (page, "x://y")]
+        assert [each.status_code for each in found] == [200, 403]
+        assert error_of(found[1])["code"] == "origin"
+    with pytest.raises(errors.SettingInvalid, match="token"):
+        async with http_platform.HttpPlatform(db, wanted).serve():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        (settings.Http(conversation_header="Authorization"), "conversation_header"),
+        (settings.Http(hosts=["https://chat.example"]), "hosts"),
+        (settings.Http(hosts=["chat.example:80"]), "hosts"),
+        (settings.Http(origins=["chat.example"]), "origins"),
+        (settings.Http(origins=["https://chat.example/"]), "origins"),
+        (settings.Http(side_requests=[" "]), "side_requests"),
+    ],
+)
+def test_invalid_http_setting_is_named(wrong: settings.Http, name: str) -> None:
+    found = settings.GatewaySettings(http=wrong).find_problem()
+    assert found is not None
+    assert found[0] == ("http", name)
+    right = settings.Http(conversation_header="X-Chat-Id", hosts=["chat.example", "::1"], origins=["http://a:3000"])
+    assert settings.GatewaySettings(http=right).find_problem() is None
+
+
+async def test_health_and_metrics_report_without_names(db: AsyncSessionDB) -> None:
+    async with open_web(db, ScriptedModel(["Hello!"])) as web:
+        await web.ask("Hi")
+        await gateways.wait_idle(web.gateway, db)
+        health = await web.client.get("/health")
+        assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
+        assert (await web.client.get("/metrics")).status_code == 401
+        told = await web.client.get("/metrics", headers=ANN)
+        assert 'holdfast_inbound_total{platform="http"} 1' in told.text
+        assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in told.text
+        assert "holdfast_turn_seconds_count 1" in told.text
+        assert "holdfast_outbox_depth 0" in told.text
+        assert "ann" not in told.text
+    async with client_of(http_platform.HttpPlatform(db)) as client:
+        assert (await client.get("/metrics")).status_code == 200
+        assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403
+
+
+async def test_health_reports_an_unavailable_store(db: AsyncSessionDB) -> None:
+    closed = AsyncSessionDB(type(db.db)(":memory:"))
+    platform = http_platform.HttpPlatform(closed)
+    await closed.close()
+    async with client_of(platform) as client:
+        health = await client.get("/health")
+        assert (health.status_code, health.json()["store"]) == (503, False)
+
+
+# --- the server -------------------------------------------------------------------------------------------
+
+
+async def exchange(address: str, sent: bytes) -> bytes:
+    """Send bytes; return everything that is answered until the connection is closed."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(sent)
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+    finally:
+        writer.close()
+
+
+LOCAL, CLOSE = b" HTTP/1.1\r\nHost: localhost\r\n", b"Connection: close\r\n\r\n"
+HEALTH = b"GET /health" + LOCAL + CLOSE
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "statuses"),
+    [
+        (HEALTH, [b"503"]),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", [b"400"]),
+        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n" + CLOSE, [b"400"]),
+        (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n" + CLOSE, [b"400", b"421"]),
+        (b"POST /" + LOCAL + b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
+        (b"POST /" + LOCAL + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
+        (b"POST /" + LOCAL + CHUNKED.replace(b"ch", b"gzip, ch") + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
+    ],
+    ids=["valid", "TLS", "two hosts", "absolute", "length and chunked", "chunked twice", "gzip"],
+)
+async def test_ambiguous_request_is_refused_and_nothing_after_it_is_read(
+    sent: bytes, statuses: list[bytes], db: AsyncSessionDB
+) -> None:
+    async with http_platform.HttpPlatform(db, settings.Http(port=0)).serve() as address:
+        found = await exchange(address, sent)
+        assert found.split(b" ")[1] in statuses
+        assert found.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST", "127.0.0.2"])
+async def test_foreign_host_name_is_refused_at_every_local_address(host: str, db: AsyncSessionDB) -> None:
+    async with http_platform.HttpPlatform(db, settings.Http(host=host, port=0)).serve() as address:
+        asked = b"GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: "
+        assert (await exchange(address, asked + b"evil.example\r\n\r\n")).split(b" ")[1] == b"421"
+        for name in (host.encode(), b"localhost", b"127.0.0.1:8642"):
+            assert (await exchange(address, asked + name + b"\r\n\r\n")).split(b" ")[1] == b"200"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_public_address_needs_a_token(host: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match="Set a token"):
+        server.bind(host, 0, has_tokens=False)
+
+
+def test_address_that_is_taken_or_unknown_is_reported() -> None:
+    with server.bind("127.0.0.1", 0, has_tokens=False) as taken:
+        with pytest.raises(errors.SettingInvalid, match="running already"):
+            server.bind("127.0.0.1", taken.getsockname()[1], has_tokens=False)
+        with pytest.raises(errors.SettingInvalid, match="not an address"):
+            server.bind("no.such.host.invalid", 0, has_tokens=True)
+
+
+class HeldApp:
+    """An application whose responses wait for `go`."""
+
+    def __init__(self) -> None:
+        self.go, self.asked = asyncio.Event(), 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.asked += 1
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def serve(app: HeldApp) -> AsyncIterator[str]:
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
+    async with asyncio.timeout(60), server.serve(app, listening):
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+async def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "connection_limit", lambda: 3)
+    app = HeldApp()
+    async with serve(app) as address:
+        busy = [asyncio.create_task(exchange(address, HEALTH)) for _ in range(2)]
+        while app.asked < 2:
+            await asyncio.sleep(0)
+        assert (await exchange(address, HEALTH)).startswith(b"HTTP/1.1 503 ")
+        app.go.set()
+        assert [each[-2:] for each in await asyncio.gather(*busy)] == [b"ok", b"ok"]
+        assert (await exchange(address, HEALTH)).endswith(b"ok")
+    assert app.asked == 3
+
+
+async def test_request_head_that_is_too_large_is_refused() -> None:
+    app = HeldApp()
+    async with serve(app) as address:
+        head = b"GET /" + LOCAL + b"X: " + b"x" * (server.MAX_HEAD_BYTES + 100)
+        assert (await exchange(address, head)).startswith(b"HTTP/1.1 400 ")
+    assert not app.asked
+
+
+def test_file_limit_is_raised_and_connections_leave_files_for_the_rest() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
+        assert (server.connection_limit(), server.connection_limit(100)) == (300, 100)
+        for wanted in (900, 700):
+            server.raise_file_limit(wanted)
+            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    unit = Path(__file__).parents[2] / "docs" / "holdfast-gateway.service"
+    assert f"LimitNOFILE={server.MAX_OPEN_FILES}\n" in unit.read_text()

@@ -1,0 +1,193 @@
+"""The inbound handler stores what it admits, once; rate limits count for all processes together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, content_parts, errors
+from holdfast.gateway import inbound, limits, platform, settings
+from holdfast.model import ScriptedModel
+from holdfast.store import validation
+from tests.support import gateways
+from tests.support.gateways import new_inbound
+
+NOW = 1_000_000.0
+ROUTE = "agent:main:loopback:dm:ann"
+PICTURE = b"\x89PNG not really"
+
+
+def incoming(text: str = "Hi", **given: Any) -> platform.Incoming:
+    known: dict[str, Any] = {"platform": "loopback", "key": "1", "chat": ("ann",), "sender": "ann"}
+    return platform.Incoming(text=text, **{**known, "address": {"chat": "ann"}, **given})
+
+
+def handler(
+    db: AsyncSessionDB, *checks: platform.AdmissionCheck, notified: list[str] | None = None
+) -> inbound.InboundHandler:
+    return inbound.InboundHandler(db, ([] if notified is None else notified).append, checks=checks)
+
+
+async def admit(_incoming: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(True)
+
+
+async def refuse(_incoming: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(False, message="You have no access.")
+
+
+async def refuse_silently(_incoming: platform.Incoming, _route: str) -> platform.AdmissionResult:
+    return platform.AdmissionResult(False)
+
+
+async def test_message_is_stored_before_the_router_is_notified_and_not_checked_again(db: AsyncSessionDB) -> None:
+    notified: list[str] = []
+    found = await handler(db, admit, notified=notified).receive(incoming())
+    assert found is not None
+    assert (found.route, found.chat, found.open) == (ROUTE, "dm:ann", True)
+    assert notified == [found.route]
+    assert await handler(db, refuse).receive(incoming()) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "check"),
+    [
+        pytest.param(incoming(kind="group", chat=("g",), mentioned=False), refuse, id="not addressed to the agent"),
+        pytest.param(incoming(" \n"), refuse, id="empty"),
+        pytest.param(incoming(), refuse_silently, id="refused silently"),
+    ],
+)
+async def test_ignored_message_leaves_nothing_behind(
+    given: platform.Incoming, check: platform.AdmissionCheck, db: AsyncSessionDB
+) -> None:
+    assert await handler(db, check).receive(given) is None
+    assert set((await db.mail.counts()).values()) == {0}
+
+
+async def test_refused_sender_is_notified_once_and_nothing_is_stored(db: AsyncSessionDB) -> None:
+    checks = [admit, refuse, refuse_silently]
+    async with gateways.open_gateway(db, ScriptedModel(), checks=checks) as (running, chat):
+        for _ in range(3):
+            assert await chat.say("Let me in", key="1", chat="42", sender="42") is None
+        await gateways.wait_idle(running, db)
+        assert [(each.text, each.kind, each.address) for each in chat.sent] == [
+            ("You have no access.", "notice", {"chat": "42"})
+        ]
+    assert await db.mail.open_routes() == []
+
+
+async def test_picture_is_part_of_the_message_and_a_file_is_described(db: AsyncSessionDB) -> None:
+    picture = platform.Attachment(PICTURE, "image/png", "cat.png")
+    file = platform.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
+    async with gateways.open_gateway(db, ScriptedModel(["Nice."])) as (running, _):
+        await running.handler.receive(incoming("", attachments=(picture, file)))
+        (found,) = await gateways.wait_settled(db, "1")
+    with db.db.blobs.open(found.parts[0]["blob"]) as stored:
+        assert stored.read() == PICTURE
+    assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
+    assert isinstance(content_parts.parse(found.parts)[0], content_parts.Image)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 500, "a\nb", "\ud800"])
+async def test_any_message_id_of_a_platform_is_recognised(key: str, db: AsyncSessionDB) -> None:
+    first, again, other = [await handler(db).receive(incoming(key=each)) for each in (key, key, f"{key}.")]
+    assert None not in (first, other)
+    assert again == first != other
+
+
+async def test_message_that_cannot_be_stored_is_not_acknowledged(db: AsyncSessionDB) -> None:
+    notified: list[str] = []
+    with pytest.raises(errors.InvalidArgument):
+        await handler(db, notified=notified).receive(incoming("x" * 1_000_001))
+    assert notified == []
+
+
+# --- limits -----------------------------------------------------------------------------------------------
+
+
+async def store(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
+    for number in range(count):
+        await db.mail.add_inbound(new_inbound(f"{route}:{at}:{number}", "x", route=route, sender="ann", at=at))
+
+
+def rate_limits(db: AsyncSessionDB, **said: Any) -> limits.RateLimits:
+    return limits.RateLimits(db, settings.GatewayLimits(**said), lambda: NOW)
+
+
+@pytest.mark.parametrize(
+    ("before", "at", "text", "wanted"),
+    [
+        pytest.param(2, NOW, "Hi", True, id="last of a minute"),
+        pytest.param(3, NOW, "Hi", False, id="too many in a minute"),
+        pytest.param(3, NOW - 61, "Hi", True, id="a minute ago"),
+        pytest.param(5, NOW - 61, "Hi", False, id="too many in a day"),
+        pytest.param(5, NOW - 86_401, "Hi", True, id="yesterday"),
+        pytest.param(5, NOW, "/stop", True, id="stop"),
+        pytest.param(5, NOW, "/deny no", True, id="answer to a question"),
+        pytest.param(6, NOW, "/stop", False, id="too many stops"),
+        pytest.param(3, NOW, "/new", False, id="another command"),
+        pytest.param(3, NOW, "//stop", False, id="not a command"),
+    ],
+)
+async def test_messages_over_the_limits_are_refused(
+    before: int, at: float, text: str, wanted: bool, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "mail.db")
+    async with gateways.store(path) as db:
+        async with AsyncSessionDB(SessionDB(path)) as other:
+            await store(other, before, at)
+        found = await rate_limits(db, minute=3, day=5)(incoming(text), ROUTE)
+        assert found.allowed is wanted
+        assert bool(found.message) is not wanted
+        assert (await rate_limits(db, minute=3)(incoming(), f"{ROUTE}x")).allowed
+
+
+async def test_sender_over_a_limit_is_notified_once_in_its_time(db: AsyncSessionDB) -> None:
+    now = [NOW]
+    check = limits.RateLimits(db, settings.GatewayLimits(minute=1), lambda: now[0])
+    await store(db, 1)
+    said = [(await check(incoming(), ROUTE)).message for _ in range(3)]
+    now[0] += 61
+    await store(db, 1, now[0])
+    said.append((await check(incoming(), ROUTE)).message)
+    assert [bool(each) for each in said] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (incoming("x" * (validation.MAX_TEXT + 1)), "too long"),
+        (incoming(attachments=(platform.Attachment(b"x" * 600), platform.Attachment(b"x" * 600))), "too large"),
+        (incoming("x" * validation.MAX_TEXT, attachments=(platform.Attachment(b"x" * 1_000),)), ""),
+    ],
+    ids=["text", "files together", "just fits"],
+)
+async def test_message_that_is_too_large_is_refused(given: platform.Incoming, said: str, db: AsyncSessionDB) -> None:
+    found = await rate_limits(db, attachments=1)(given, ROUTE)
+    assert found.allowed is not bool(said)
+    assert said in found.message
+
+
+@pytest.mark.parametrize(("limit", "said"), [("person_minute", "minute"), ("person_day", "day")])
+async def test_limits_of_a_person_count_all_their_chats(limit: str, said: str, db: AsyncSessionDB) -> None:
+    for number in range(4):
+        await store(db, 1, route=f"{ROUTE}:{number}")
+    check = rate_limits(db, **{limit: 4})
+    refused = await check(incoming(), f"{ROUTE}:new")
+    assert (refused.allowed, refused.reason) == (False, "limit")
+    assert f"4 messages per {said} from one person" in refused.message
+    assert not (await check(incoming(), f"{ROUTE}:newer")).message
+    assert (await check(incoming("/stop"), f"{ROUTE}:new")).allowed
+    assert (await rate_limits(db, **{limit: 5})(incoming(), f"{ROUTE}:new")).allowed
+
+
+async def test_deletions_do_not_count_against_the_limits_but_similar_ids_do(db: AsyncSessionDB) -> None:
+    await store(db, 1)
+    assert await handler(db).delete("loopback", f"{ROUTE}:{NOW}:0")
+    assert len(await db.mail.open_inbound(ROUTE)) == 2
+    assert (await rate_limits(db, minute=2, person_minute=2)(incoming(), ROUTE)).allowed
+    before = await db.mail.count_inbound_from("loopback", "ann", 0.0)
+    await handler(db).receive(incoming(key="delete:1"))
+    assert await db.mail.count_inbound_from("loopback", "ann", 0.0) == before + 1
