@@ -70,11 +70,11 @@ def test_editor_killed_in_a_turn_leaves_no_process_and_loses_no_message(tmp_path
 def test_agent_killed_in_a_turn_loses_no_message(tmp_path: Path) -> None:
     disable_review(tmp_path)
     answers = (
-        provider_process.said("First."),
-        provider_process.said_and_hung("Once ", "upon "),
-        provider_process.said("Again."),
+        provider_process.reply("First."),
+        provider_process.hanging_reply("Once ", "upon "),
+        provider_process.reply("Again."),
     )
-    with provider_process.playing(*answers) as played:
+    with provider_process.serve(*answers) as played:
         with editor.open_editor(tmp_path, env=played.env) as first:
             session = first.new()
             assert first.stopped(session, HELLO) == "end_turn"
@@ -121,7 +121,7 @@ def test_end_of_input_stops_the_turn_and_the_program(tmp_path: Path) -> None:
 
 def test_sigterm_ends_the_program_and_keeps_the_partial_answer(tmp_path: Path) -> None:
     with (
-        provider_process.playing(provider_process.said_and_hung("Once ", "upon ")) as played,
+        provider_process.serve(provider_process.hanging_reply("Once ", "upon ")) as played,
         editor.open_editor(tmp_path, env=played.env) as made,
     ):
         session = made.new()
@@ -183,9 +183,9 @@ def test_prints_and_logs_go_to_standard_error_only(tmp_path: Path) -> None:
 
 def test_tool_calls_with_equal_provider_ids_are_distinguished(tmp_path: Path) -> None:
     disable_review(tmp_path)
-    read = provider_process.called("read_file", '{"path": "notes.txt"}')
+    read = provider_process.tool_call("read_file", '{"path": "notes.txt"}')
     (tmp_path / "notes.txt").write_text("Buy milk.")
-    with provider_process.playing(read, provider_process.said("One."), read, provider_process.said("Two.")) as played:
+    with provider_process.serve(read, provider_process.reply("One."), read, provider_process.reply("Two.")) as played:
         with editor.open_editor(tmp_path, env=played.env) as first:
             session = first.new()
             assert first.stopped(session, "Read it") == "end_turn"
@@ -203,7 +203,7 @@ def test_cancel_sent_right_after_its_prompt_is_honoured(tmp_path: Path) -> None:
     disable_review(tmp_path)
     rounds = 5
     with (
-        provider_process.playing(*[provider_process.said_and_hung("Once ")] * rounds) as played,
+        provider_process.serve(*[provider_process.hanging_reply("Once ")] * rounds) as played,
         editor.open_editor(tmp_path, env=played.env) as made,
     ):
         session = made.new()

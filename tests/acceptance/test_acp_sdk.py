@@ -188,10 +188,10 @@ def test_files_terminals_and_mcp_servers_of_the_editor_are_used(sdk: tuple[npm.N
         "edit_file": {"path": "notes.txt", "old_text": "not saved yet", "new_text": "saved now"},
         "shell": {"command": "echo from the terminal"},
     }
-    answers = [provider_process.called(name, json.dumps(given)) for name, given in calls.items()]
-    listing = provider_process.called("disk__list_directory", json.dumps({"path": str(tmp_path)}))
-    script = [*answers, provider_process.said("Done."), *[listing, provider_process.said("Listed.")] * TRIES]
-    with provider_process.playing(*script) as played:
+    answers = [provider_process.tool_call(name, json.dumps(given)) for name, given in calls.items()]
+    listing = provider_process.tool_call("disk__list_directory", json.dumps({"path": str(tmp_path)}))
+    script = [*answers, provider_process.reply("Done."), *[listing, provider_process.reply("Listed.")] * TRIES]
+    with provider_process.serve(*script) as played:
         seen = driven(sdk, tmp_path, "hands", played.env, mcpServers=[brought], tries=TRIES)
     assert seen["notes"]["stop"] == "end_turn"
     assert (tmp_path / "notes.txt").read_text() == "What is saved now.\n"

@@ -52,8 +52,8 @@ def test_offline_conversation_is_remembered(terminal: Terminal, installed: Insta
 def test_typing_during_an_answer_leaves_both_intact(
     terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int
 ) -> None:
-    hung = provider_process.said_and_hung("Once upon a time", " there was **one")
-    with provider_process.playing(hung, provider_process.said("The end.")) as played:
+    hung = provider_process.hanging_reply("Once upon a time", " there was **one")
+    with provider_process.serve(hung, provider_process.reply("The end.")) as played:
         opened(terminal, installed, tmp_path, columns, rows, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")
@@ -75,7 +75,7 @@ def test_typing_during_an_answer_leaves_both_intact(
 
 def test_resize_during_an_answer_leaves_no_remains(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
     words = "one two three four five six seven eight nine ten 漢字 \U0001f389 eleven twelve thirteen fourteen fifteen"
-    with provider_process.playing(provider_process.said_and_hung(f"Begun.\n\n{words}")) as played:
+    with provider_process.serve(provider_process.hanging_reply(f"Begun.\n\n{words}")) as played:
         opened(terminal, installed, tmp_path, 80, 24, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")

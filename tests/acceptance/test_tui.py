@@ -84,8 +84,8 @@ def test_conversation_is_left_and_continued(terminal: Terminal, whole: Installed
 def test_keys_and_mouse_answer_a_question_and_unfold_a_result(
     terminal: Terminal, whole: Installed, tmp_path: Path
 ) -> None:
-    calls = provider_process.called("shell", '{"command": "echo something > made.txt"}')
-    with provider_process.playing(calls, provider_process.said("It is *done*.")) as played:
+    calls = provider_process.tool_call("shell", '{"command": "echo something > made.txt"}')
+    with provider_process.serve(calls, provider_process.reply("It is *done*.")) as played:
         opened(terminal, whole, tmp_path, 100, 30, **played.env)
         terminal.type("clear; holdfast tui")
         terminal.wait_for("A new conversation")
@@ -151,8 +151,8 @@ def test_ten_thousand_messages_open_and_scroll(terminal: Terminal, whole: Instal
 def test_signals_restore_the_terminal(
     terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int
 ) -> None:
-    hung = provider_process.said_and_hung("Once upon a time")
-    with provider_process.playing(hung) as played:
+    hung = provider_process.hanging_reply("Once upon a time")
+    with provider_process.serve(hung) as played:
         opened(terminal, whole, tmp_path, **played.env)
         terminal.type("clear; sh -c 'echo $$ > pid; exec holdfast tui'; echo left with $?")
         terminal.wait_for("A new conversation")

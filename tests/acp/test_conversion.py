@@ -16,9 +16,9 @@ from holdfast.acp import conversion, diffs, plans
 from holdfast.model import base as model
 from holdfast.runtime import attachments
 from holdfast.tools.files import diff, file_tools
-from tests.support import file_tools as doing
 from tests.support.acp_editor import open_editor
 from tests.support.agents import turn_result
+from tests.support.file_tools import FileTools
 
 CWD = "/project"
 
@@ -225,7 +225,7 @@ def test_edit_is_shown_as_requested_before_its_result() -> None:
 def test_result_of_an_edit_becomes_diffs_with_lines(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1, 101)]
     (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    do = doing.Doing(tmp_path)
+    do = FileTools(tmp_path)
     edits = [{"old_text": "line 3\n", "new_text": "LINE 3\n"}, {"old_text": "line 90\n", "new_text": "a\nb\n"}]
     result = do.text("edit_file", path="a.txt", edits=edits)
     for words in (result, do.acts[-1].detail):
@@ -253,7 +253,7 @@ def test_result_of_a_tool_becomes_a_diff(
     if before is not None:
         (tmp_path / "a.txt").write_bytes(before)
     asked = {"path": "a.txt", **given}
-    result = doing.Doing(tmp_path).text(tool, **asked)
+    result = FileTools(tmp_path).text(tool, **asked)
     shown = diffs.view_call(tool, asked, result, tmp_path)
     assert [each[1:] for each in pairs(shown)] == expected
 

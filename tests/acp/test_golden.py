@@ -129,7 +129,14 @@ STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
     "conversation": (conversation, lambda: {"script": [planned(), thought()]}),
     "approval": (
         approval,
-        lambda: {"script": [approvals.runs("rm -r build"), "Tidy now.", approvals.runs("make clean"), "As you like."]},
+        lambda: {
+            "script": [
+                approvals.shell_reply("rm -r build"),
+                "Tidy now.",
+                approvals.shell_reply("make clean"),
+                "As you like.",
+            ]
+        },
     ),
     "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": FakeSummarizer()}),
     "refusals": (refusals, dict),

@@ -152,7 +152,7 @@ async def test_closing_answers_a_running_prompt_first() -> None:
 
 
 async def test_load_sends_the_whole_transcript_before_its_response(db: AsyncSessionDB) -> None:
-    program = Program(db, ScriptedModel([approvals.runs("make test"), "first", "second"]))
+    program = Program(db, ScriptedModel([approvals.shell_reply("make test"), "first", "second"]))
     async with connect(program) as editor:
         session = await editor.new()
         await editor.prompt(session, "one")
@@ -449,7 +449,7 @@ def test_modes_and_models_are_described() -> None:
 
 
 async def test_read_only_runs_nothing_and_asks_nothing() -> None:
-    async with open_editor([approvals.runs("make test"), "a pity"]) as editor:
+    async with open_editor([approvals.shell_reply("make test"), "a pity"]) as editor:
         session = await editor.new()
         assert await editor.ask("session/set_mode", sessionId=session, modeId="read-only") == {}
         options = await editor.until("config_option_update")
@@ -459,7 +459,7 @@ async def test_read_only_runs_nothing_and_asks_nothing() -> None:
 
 
 async def test_read_only_withdraws_a_pending_question() -> None:
-    async with open_editor([approvals.runs("make"), "a pity"]) as editor:
+    async with open_editor([approvals.shell_reply("make"), "a pity"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")

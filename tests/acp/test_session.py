@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from typing import Any
 
@@ -19,7 +18,8 @@ from tests.support import agents, approvals
 from tests.support.acp_editor import Program, connect, open_editor, refusal, result
 from tests.support.compaction import WINDOW, fill
 from tests.support.polling import until_async
-from tests.tools import test_pictures
+
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 BIG = "x" * 2_000_000
 WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
@@ -75,7 +75,7 @@ async def test_attachments_reach_the_model_and_are_loaded_unchanged() -> None:
             {"type": "text", "text": "Look at "},
             {"type": "resource_link", "uri": "file:///a/b.py", "name": "b.py"},
             resource("file:///c.txt", BIG),
-            {"type": "image", "data": base64.b64encode(test_pictures.png()).decode(), "mimeType": "image/png"},
+            {"type": "image", "data": PNG, "mimeType": "image/png"},
         ]
         await editor.ask("session/prompt", sessionId=session, prompt=blocks)
         (asked,) = editor.program.model.requests
@@ -142,7 +142,9 @@ async def test_failed_turn_is_an_error_and_its_prompt_is_kept() -> None:
 
 
 async def test_permission_request_shows_the_call_and_approval_runs_it() -> None:
-    async with open_editor([approvals.runs("make test"), "done", approvals.runs("rm -rf /"), "done"]) as editor:
+    async with open_editor(
+        [approvals.shell_reply("make test"), "done", approvals.shell_reply("rm -rf /"), "done"]
+    ) as editor:
         session = await editor.new()
         await editor.prompt(session, "go")
         (asked,) = editor.questions
@@ -189,7 +191,7 @@ def selected(option: object) -> dict[str, Any]:
 async def test_only_an_approval_permits_and_only_a_denial_is_attributed_to_the_person(
     answer: dict[str, Any], by: str
 ) -> None:
-    async with open_editor([approvals.runs("make it"), "A pity."]) as editor:
+    async with open_editor([approvals.shell_reply("make it"), "A pity."]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
@@ -201,13 +203,13 @@ async def test_only_an_approval_permits_and_only_a_denial_is_attributed_to_the_p
         assert editor.program.shell.ran == []
         assert editor.received("tool_call_update")[-1]["status"] == "failed"
         (told,) = (each.content for each in await editor.program.db.transcript(session) if each.role == "tool")
-        assert await approvals.audit(editor.program.db) == [("make it", False, by, None)]
+        assert await approvals.audit_rows(editor.program.db) == [("make it", False, by, None)]
     assert str(told).endswith(sessions.NOT_ASKED if by == "nobody" else "The person denied it.")
     assert ("denied" in str(told)) is (by != "nobody")
 
 
 async def test_remembered_approval_is_not_asked_for_again() -> None:
-    script = [reply for number in "123" for reply in (approvals.runs("make test"), number)]
+    script = [reply for number in "123" for reply in (approvals.shell_reply("make test"), number)]
     async with open_editor(script) as editor:
         editor.answer = lambda _: selected("conversation")["result"]
         session = await editor.new()
@@ -286,7 +288,7 @@ async def test_cancellation_stops_a_tool_and_closes_its_call() -> None:
 
 
 async def test_cancellation_withdraws_a_permission_request() -> None:
-    async with open_editor([approvals.runs("make test"), "here I am"]) as editor:
+    async with open_editor([approvals.shell_reply("make test"), "here I am"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
@@ -299,7 +301,7 @@ async def test_cancellation_withdraws_a_permission_request() -> None:
 
 
 async def test_question_that_was_settled_before_it_could_be_sent_is_not_sent() -> None:
-    async with open_editor([approvals.runs("make test")]) as editor:
+    async with open_editor([approvals.shell_reply("make test")]) as editor:
         session = await editor.new()
         await editor.until("available_commands_update")
         (opened,) = editor.program.runtimes

@@ -284,7 +284,7 @@ async def test_conversation_with_a_damaged_message_can_be_loaded(tmp_path: Path)
 async def test_status_of_a_call_is_replayed_as_it_was(tmp_path: Path, db: AsyncSessionDB) -> None:
     endings = {"true": "completed", "echo '[exit code 0]'; exit 3": "failed", "echo Error: none": "completed"}
     endings |= {"kill -9 $$": "failed", "touch begun; sleep 600": "failed"}
-    script = [reply for line in endings for reply in (approvals.runs(line), "done")]
+    script = [reply for line in endings for reply in (approvals.shell_reply(line), "done")]
 
     def statuses(editor: Editor) -> dict[str, str]:
         updates = editor.received("tool_call_update")

@@ -15,7 +15,7 @@ from holdfast.compaction import base as compaction
 from holdfast.compaction import excerpts, hooks, policy
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
-from tests.faults import turns
+from tests.faults import agent_processes
 from tests.support import agents, polling
 from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, compacting_agent, fill
 
@@ -280,9 +280,9 @@ async def test_concurrent_reader_of_the_context_does_not_lose_a_message(db: Asyn
     agent = compacting_agent(db, model=model, tools=[agents.tool("look", look)])
     assert (await agent.run_conversation("Look")).completed
     await looking[0]
-    assert turns.invalid(model.requests[1].messages) == []
+    assert agent_processes.invalid(model.requests[1].messages) == []
     assert ("tool", "seen") in agents.shape(model.requests[1].messages)
-    assert turns.invalid(await agent.context_cache.messages()) == []
+    assert agent_processes.invalid(await agent.context_cache.messages()) == []
 
 
 async def test_message_larger_than_the_window_is_reported_with_the_part_that_was_sent(db: AsyncSessionDB) -> None:

@@ -134,7 +134,7 @@ async def test_owner_does_not_find_messages_of_another(home: config.Settings) ->
         await chat.say("/search secret", chat="ann", sender="ann", key="ask")
         await chat.say("/sessions", chat="ann", sender="ann", key="list")
         await chat.replies(4)
-        await gateways.quiet(opened.gateway, opened.db)
+        await gateways.wait_idle(opened.gateway, opened.db)
         owners = {(await opened.db.conversation(each.id)).owner for each in await opened.db.list_sessions()}
     assert owners == {"loopback:ann", "loopback:ben"}
     answers = {each.text for each in chat.sent if each.address == {"chat": "ann"}}

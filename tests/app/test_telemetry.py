@@ -69,7 +69,7 @@ async def test_inbound_turns_and_sends_are_traced_without_content(db: AsyncSessi
         async with gateways.open_gateway(db, model) as (running, chat):
             await chat.say("secret words", sender="ann", name="Ann")
             await chat.replies(1)
-            await gateways.quiet(running, db)
+            await gateways.wait_idle(running, db)
     names = sorted(each.name for each in tracers.seen if each.name.startswith("holdfast."))
     assert names == ["holdfast.arrival", "holdfast.send", "holdfast.turn"]
     (turn,) = [each for each in tracers.seen if each.name == "holdfast.turn"]

@@ -13,7 +13,7 @@ from holdfast.runtime import subscriptions
 from holdfast.terminal import event_text
 from tests.support.chat import LEAVE, STOP, ChatDriver, open_chat
 from tests.support.screen import Screen
-from tests.support.slash_commands import exchanges
+from tests.support.slash_commands import add_exchanges
 
 INTERRUPTED = "Interrupted. The conversation up to here is saved."
 
@@ -172,7 +172,7 @@ async def test_terminal_error_ends_the_chat(fault: str, monkeypatch: pytest.Monk
 
 
 async def test_slow_command_can_be_stopped_and_lines_behind_it_wait(chat: ChatDriver) -> None:
-    await exchanges(chat.db, 30)
+    await add_exchanges(chat.db, 30)
     for stop in (STOP, "/stop\r"):
         count = len(chat.model.requests)
         chat.enter("/compact here 1")
@@ -189,7 +189,7 @@ async def test_slow_command_can_be_stopped_and_lines_behind_it_wait(chat: ChatDr
 
 
 async def test_queue_behind_a_command_can_be_edited_and_quit_does_not_wait(chat: ChatDriver) -> None:
-    await exchanges(chat.db, 30)
+    await add_exchanges(chat.db, 30)
     chat.enter("/compact here 1")
     await chat.until(lambda: chat.model.requests)
     chat.enter("first", "second", "/queue")
@@ -206,7 +206,7 @@ async def test_internal_error_of_a_concurrent_command_ends_the_chat(monkeypatch:
         raise RuntimeError("broken")
 
     async with open_chat() as chat:
-        await exchanges(chat.db, 30)
+        await add_exchanges(chat.db, 30)
         chat.enter("/compact here 1")
         await chat.until(lambda: chat.model.requests)
         monkeypatch.setattr(chat.runtime, "send", fail)
@@ -241,7 +241,7 @@ async def test_help_lists_keys_and_undone_messages_are_not_repeated() -> None:
     async with open_chat(columns=120, rows=60) as chat:
         chat.enter("/help")
         await chat.wait_for("Alt-Enter starts a new line", "/queue lists")
-        await exchanges(chat.db, 3)
+        await add_exchanges(chat.db, 3)
         chat.enter("/undo")
         await chat.wait_for("Undone")
         chat.clear_screen()
@@ -258,7 +258,7 @@ async def test_resume_without_a_name_opens_the_most_recent_other_conversation(ch
     for line, expected in (("/resume", "There is no other"), ("/resume talk", "You are already in this")):
         chat.enter(line)
         await chat.wait_for(expected)
-    await exchanges(chat.db, 1, "other")
+    await add_exchanges(chat.db, 1, "other")
     chat.enter("/resume last")
     await chat.wait_for("The other · 2 messages")
     assert not chat.ended.done()
@@ -281,7 +281,7 @@ async def test_reply_continues_in_a_conversation_that_was_left(chat: ChatDriver)
 async def test_messages_of_other_processes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     async with open_chat() as chat:
-        await exchanges(chat.db, 1)
+        await add_exchanges(chat.db, 1)
         await chat.wait_for("2 new messages from elsewhere:\n> q1\na1")
         await converse(chat, "mine")
         monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
@@ -293,7 +293,7 @@ async def test_messages_of_other_processes_are_shown(monkeypatch: pytest.MonkeyP
 
 
 async def test_status_shows_that_a_turn_elsewhere_is_waited_for(chat: ChatDriver) -> None:
-    await exchanges(chat.db, 1)
+    await add_exchanges(chat.db, 1)
     lease = await chat.db.acquire_lease("talk", "turn")
     chat.enter("go")
     shown = await chat.wait_for("is running elsewhere.", "waiting… ")
@@ -304,7 +304,7 @@ async def test_status_shows_that_a_turn_elsewhere_is_waited_for(chat: ChatDriver
 
 
 async def test_pending_output_is_shown_before_leaving(chat: ChatDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    await exchanges(chat.db, 1)
+    await add_exchanges(chat.db, 1)
     proceed, transcript = asyncio.Event(), chat.db.transcript
 
     async def wait(*given: Any) -> list[types.Message]:
@@ -344,7 +344,7 @@ async def test_store_error_during_a_switch_is_shown(method: str, monkeypatch: py
         raise errors.StoreBusy("It is locked.")
 
     async with open_chat() as chat:
-        await exchanges(chat.db, 1, "other")
+        await add_exchanges(chat.db, 1, "other")
         with monkeypatch.context() as patch:
             patch.setattr(chat.db, method, fail)
             await chat.session.switch("other")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast import SessionDB
-from tests.faults import compacting
+from tests.faults import agent_processes
 from tests.support import polling, provider_process, pty_terminal
 
 STOP = "\x03"
@@ -14,12 +14,12 @@ STOP = "\x03"
 def test_ctrl_c_stops_a_compaction_and_the_next_one_is_made(tmp_path: Path) -> None:
     path = tmp_path / "data" / "holdfast.db"
     with SessionDB(path) as db:
-        compacting.fill(db, "talk", 20)
+        agent_processes.fill(db, "talk", 20)
         log = db.transcript("talk")
-    said, hung = provider_process.said, provider_process.said_and_hung("Goal: the")
+    said, hung = provider_process.reply, provider_process.hanging_reply("Goal: the")
     with (
-        provider_process.playing(hung, said("Still here."), said("short"), said("short")) as played,
-        pty_terminal.opened(tmp_path, "--continue", env=played.env) as screen,
+        provider_process.serve(hung, said("Still here."), said("short"), said("short")) as played,
+        pty_terminal.open_terminal(tmp_path, "--continue", env=played.env) as screen,
     ):
         screen.enter("/compact here 1")
         polling.until(lambda: played.asked)

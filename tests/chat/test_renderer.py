@@ -14,7 +14,7 @@ from prompt_toolkit.layout.screen import Screen as DrawnScreen
 
 from holdfast.chat import input_line, renderer
 from tests.support.chat import ChatDriver, open_chat
-from tests.support.slash_commands import exchanges
+from tests.support.slash_commands import add_exchanges
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 
@@ -84,7 +84,7 @@ def test_rows_above_count_wrapped_rows_of_a_narrower_terminal() -> None:
 async def test_one_empty_row_precedes_the_prompt_and_long_lines_wrap_between_words() -> None:
     async with open_chat(columns=28) as chat:
         await chat.wait_for("first\nmessage.\n\n> ")
-        await exchanges(chat.db, 1, "other")
+        await add_exchanges(chat.db, 1, "other")
         chat.enter("/resume other")
         assert "\n\n\n" not in await chat.wait_for("a1\n\n> ")
         chat.model.say("Yes.", None)

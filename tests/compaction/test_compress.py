@@ -15,7 +15,7 @@ from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
 from holdfast.runtime import wording
-from tests.faults import turns
+from tests.faults import agent_processes
 from tests.support import agents, conversations
 from tests.support.compaction import (
     WINDOW,
@@ -182,10 +182,10 @@ async def test_call_without_a_result_does_not_prevent_a_compaction(db: AsyncSess
     await db.append_messages("talk", [types.NewMessage(role="assistant", tool_calls=(call,))])
     await append_questions(db, 60)
     assert (await compact(db)).outcome is Outcome.COMPACTED
-    assert turns.invalid(await db.context("talk")) == []
+    assert agent_processes.invalid(await db.context("talk")) == []
     await db.append_message("talk", role="tool", tool_call_id="dead", content="finished at last")
     context = await db.context("talk")
-    assert turns.invalid(context) == []
+    assert agent_processes.invalid(context) == []
     assert "finished at last" in str(context[-1].content)
 
 

@@ -22,8 +22,7 @@ from holdfast.gateway import gateway, settings, worker
 from holdfast.runtime import inbox_messages
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes, zygote
-from tests.support import gateways as stages
-from tests.support import memory_platform
+from tests.support import gateways, memory_platform
 
 PLATFORM = "filed"
 # From receipt to delivery, in this order; a message passes all of them but `commanded`, which is a command's.
@@ -123,7 +122,7 @@ async def _live(stage: zygote.Stage) -> None:
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = FilePlatform(db, stage.args["sends"])
-        make = stages.make(
+        make = gateways.runtime_factory(
             db, echo := agent_processes.Echo(), summarizer=LoggedSummarizer(stage.args["sends"] + ".summaries")
         )
         echo.window = stage.args.get("window", echo.window)
@@ -134,7 +133,7 @@ async def _live(stage: zygote.Stage) -> None:
             for each in stage.args["updates"]:
                 by_chat[each[0]].append(Update(*each))
             await asyncio.gather(*(_bring(stage, chat, each) for each in by_chat.values()))
-            await stages.quiet(opened, db)
+            await gateways.wait_idle(opened, db)
 
 
 async def _bring(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Update]) -> None:

@@ -26,7 +26,7 @@ from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.tools import base as tools_port
 from tests.support import gateways
-from tests.support.approvals import Shell, runs
+from tests.support.approvals import Shell, shell_reply
 from tests.support.http_gateway import TOKENS, client_of, error_of
 from tests.support.memory_platform import MemoryPlatform
 
@@ -103,7 +103,7 @@ async def test_reply_goes_to_the_chat_of_the_settings_if_it_has_access(db: Async
 
 async def test_approval_of_a_webhook_turn_is_denied_without_a_question(db: AsyncSessionDB) -> None:
     shell = Shell()
-    model = ScriptedModel([runs("touch it"), "I may not.", runs("touch it"), "Still not."])
+    model = ScriptedModel([shell_reply("touch it"), "I may not.", shell_reply("touch it"), "Still not."])
     async with open_hooks(db, model, tools=[shell.tool], build=hook(to="loopback:ann")) as opened:
         await opened.post()
         await opened.chat.replies(1)

@@ -15,7 +15,7 @@ from holdfast.gateway import gateway_context, inbound, outbox, platform, worker
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
-from tests.support.approvals import Shell, runs
+from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import HeldModel, new_inbound, open_gateway, open_turn, texts, wait_sent, wait_settled
 from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
@@ -170,7 +170,7 @@ async def test_draft_is_edited_and_replaced_by_the_reply_of_any_process(stopped:
 
 async def test_question_has_an_id_and_choices(db: AsyncSessionDB) -> None:
     chat, shell = Chatty(), Shell()
-    model = ScriptedModel([runs("make install"), "Done."])
+    model = ScriptedModel([shell_reply("make install"), "Done."])
     async with open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
         await chat.say("Install it", key="1")
         await until_async(lambda: chat.questions)

@@ -14,7 +14,7 @@ from holdfast.gateway import gateway_context, questions, settings, turn_progress
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import runtime
-from tests.support.approvals import Shell, runs
+from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import Gate, new_inbound, open_gateway, texts, wait_idle, wait_settled
 from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
@@ -39,7 +39,7 @@ async def is_root(_: str, sender: str) -> bool:
 async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
     answers: list[tuple[str, str]], refusal: str | None, ran: bool, told: str, db: AsyncSessionDB
 ) -> None:
-    shell, model = Shell(), ScriptedModel([runs("make install"), "Done."])
+    shell, model = Shell(), ScriptedModel([shell_reply("make install"), "Done."])
     given: dict[str, Any] = {"settings": settings.GatewaySettings(answer_within=600.0 if answers else 0.05)}
     given |= {"tools": [shell.tool], "shared": True, "is_admin": is_root}
     async with open_gateway(db, model, **given) as (opened, chat):
@@ -62,7 +62,7 @@ async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
 
 async def test_questions_are_numbered_across_turns_and_processes(db: AsyncSessionDB) -> None:
     shell = Shell()
-    model = ScriptedModel([runs("make one"), "One.", runs("make two", "c2")])
+    model = ScriptedModel([shell_reply("make one"), "One.", shell_reply("make two", "c2")])
     async with open_gateway(db, model, tools=[shell.tool]) as (_, chat):
         await chat.say("One", key="1")
         await chat.replies(1)
@@ -78,7 +78,10 @@ async def test_questions_are_numbered_across_turns_and_processes(db: AsyncSessio
         "Question 2",
     ]
     assert any(each.startswith("No approval 1 is pending.") for each in texts(chat.sent))
-    async with open_gateway(db, ScriptedModel([runs("make two", "c9"), "Done."]), tools=[shell.tool]) as (opened, chat):
+    async with open_gateway(db, ScriptedModel([shell_reply("make two", "c9"), "Done."]), tools=[shell.tool]) as (
+        opened,
+        chat,
+    ):
         (asked,) = await chat.replies(1)
         assert asked.text.startswith("Question 3:")
         await chat.say("/approve 2", key="5")
@@ -181,7 +184,7 @@ async def test_question_is_for_the_sender_of_its_turn_or_an_admin(
 
 
 async def test_question_is_not_answered_from_another_chat_of_its_conversation(db: AsyncSessionDB) -> None:
-    shell, model = Shell(), ScriptedModel([runs("rm -rf build"), "No.", "Hello."])
+    shell, model = Shell(), ScriptedModel([shell_reply("rm -rf build"), "No.", "Hello."])
     ann = {"kind": "thread", "chat": "g/t1", "sender": "ann"}
     mallory = {"kind": "thread", "chat": "g/t2", "sender": "mallory"}
     async with open_gateway(db, model, tools=[shell.tool], shared=True) as (opened, chat):
@@ -214,7 +217,7 @@ async def test_approval_sent_before_its_question_was_shown_does_not_count(db: As
                 await gate(None)
             return await super().send(outgoing)
 
-    shell, model = Shell(), ScriptedModel([runs("ls"), runs("rm -rf /srv", "c2"), "Done."])
+    shell, model = Shell(), ScriptedModel([shell_reply("ls"), shell_reply("rm -rf /srv", "c2"), "Done."])
     async with open_gateway(db, model, platforms=[Slow()], tools=[shell.tool]) as (opened, chat):
         await chat.say("Do it", key="1")
         await chat.replies(1)

@@ -54,7 +54,7 @@ async def test_close_interrupts_the_turn_and_every_prompt_ends(server: Harness, 
 
 
 async def test_client_that_closed_the_session_gets_no_approval_requests() -> None:
-    async with rpc_client.connect(["a", approvals.runs("true"), "Then not."]) as (server, client):
+    async with rpc_client.connect(["a", approvals.shell_reply("true"), "Then not."]) as (server, client):
         key = await client.start_conversation()
         await client.call("session.close", session_id=key)
         result = await server.runtime.submit(key, events.Submit("Do it."))
@@ -258,7 +258,7 @@ async def test_close_waits_for_the_review_of_the_last_turn(waits: bool, monkeypa
 
 
 async def test_session_of_a_disconnected_client_is_closed_and_its_request_denied() -> None:
-    async with rpc_client.connect([approvals.runs("true"), "Done."], grace=0.0) as (server, client):
+    async with rpc_client.connect([approvals.shell_reply("true"), "Done."], grace=0.0) as (server, client):
         other = await server.connect()
         key = await client.create()
         await client.request_approval(key)
@@ -267,12 +267,14 @@ async def test_session_of_a_disconnected_client_is_closed_and_its_request_denied
         assert await server.end_reasons(key) == ["tui_close"]
         assert not server.runtime.running(key)
         assert server.shell.ran == []
-        assert [(allowed, by) for _, allowed, by, _ in await approvals.audit(server.db)] == [(False, "interrupted")]
+        assert [(allowed, by) for _, allowed, by, _ in await approvals.audit_rows(server.db)] == [
+            (False, "interrupted")
+        ]
         assert (await other.call("server.info"))["protocol"] == 1
 
 
 async def test_reconnected_client_continues_and_gets_the_request_again() -> None:
-    async with rpc_client.connect([approvals.runs("true"), "Done."]) as (server, client):
+    async with rpc_client.connect([approvals.shell_reply("true"), "Done."]) as (server, client):
         key = await client.create(options={"columns": 33})
         request = await client.request_approval(key)
         await client.disconnect()
@@ -337,7 +339,7 @@ async def test_requests_before_the_end_of_the_input_are_answered_with_their_turn
 
 @pytest.mark.parametrize("other_client", [False, True])
 async def test_approval_after_the_end_of_the_input_needs_another_client(other_client: bool) -> None:
-    async with rpc_client.connect(["a", approvals.runs("true"), "Done."]) as (server, other):
+    async with rpc_client.connect(["a", approvals.shell_reply("true"), "Done."]) as (server, other):
         client = await server.connect(PIPE)
         key = await client.start_conversation()
         if other_client:
@@ -351,7 +353,7 @@ async def test_approval_after_the_end_of_the_input_needs_another_client(other_cl
         assert client.events_of("message.complete")[-1]["payload"]["text"] == "Done."
         assert server.shell.ran == (["true"] if other_client else [])
         by = "a client: once" if other_client else "nobody"
-        assert [(allowed, who) for _, allowed, who, _ in await approvals.audit(server.db)] == [(other_client, by)]
+        assert [(allowed, who) for _, allowed, who, _ in await approvals.audit_rows(server.db)] == [(other_client, by)]
 
 
 @pytest.mark.parametrize("unread", [True, False], ids=["output is closed", "timeout"])

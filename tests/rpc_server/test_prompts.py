@@ -203,7 +203,7 @@ async def test_invalid_image_is_refused_and_changes_nothing(data: str, why: str)
 
 @pytest.mark.parametrize("use_new_key", [False, True])
 async def test_approval_stays_answerable_across_a_compaction(use_new_key: bool, store: str) -> None:
-    script = [approvals.runs("true"), "Done."]
+    script = [approvals.shell_reply("true"), "Done."]
     async with rpc_client.connect(script, background=False, target=store) as (server, client):
         await fill(server.db, 40)
         await client.call("session.resume", session_id="talk")
@@ -220,7 +220,7 @@ async def test_approval_stays_answerable_across_a_compaction(use_new_key: bool, 
 
 
 async def test_first_approval_answer_counts_and_its_reason_reaches_the_model() -> None:
-    async with rpc_client.connect([approvals.runs("true"), "Then not."]) as (server, client):
+    async with rpc_client.connect([approvals.shell_reply("true"), "Then not."]) as (server, client):
         key = await client.create()
         request = await client.request_approval(key)
         given = {"session_id": key, "request_id": request}
@@ -233,7 +233,7 @@ async def test_first_approval_answer_counts_and_its_reason_reaches_the_model() -
 
 
 async def test_client_that_resumes_gets_the_pending_approval_requests() -> None:
-    async with rpc_client.connect(["a", approvals.runs("true"), "Done."]) as (server, client):
+    async with rpc_client.connect(["a", approvals.shell_reply("true"), "Done."]) as (server, client):
         key = await client.start_conversation()
         request = await client.request_approval(key)
         other = await server.connect()

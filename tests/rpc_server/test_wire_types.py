@@ -87,7 +87,7 @@ async def refusals(server: rpc_client.Harness, client: Recorder) -> None:
 Scenario = Callable[[rpc_client.Harness, Recorder], Awaitable[None]]
 SCENARIOS: dict[str, tuple[Scenario, dict[str, Any]]] = {
     "conversation": (conversation, {"script": ["To the sea."]}),
-    "approval": (approval, {"script": [approvals.runs("rm -r build"), "Tidy now."]}),
+    "approval": (approval, {"script": [approvals.shell_reply("rm -r build"), "Tidy now."]}),
     "compaction": (compaction, {"summarizer": FakeSummarizer()}),
     "refusals": (refusals, {"script": []}),
 }

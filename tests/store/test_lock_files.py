@@ -33,7 +33,7 @@ def _copied(db: SessionDB, path: Path) -> None:
 
 
 def _read_by_tools(_: SessionDB, path: Path) -> None:
-    do = file_tools.Doing(path.parent, off_limits=[path])
+    do = file_tools.FileTools(path.parent, off_limits=[path])
     do("read_file", path=path.name)
     do("search_files", text="SQLite")
 

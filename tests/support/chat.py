@@ -56,7 +56,9 @@ class Paper:
 class ChatDriver:
     """A running chat on the conversation `talk`."""
 
-    def __init__(self, home: approvals.House, source: PipeInput, screen: Screen, colour: bool, history: str) -> None:
+    def __init__(
+        self, home: approvals.ApprovalRuntime, source: PipeInput, screen: Screen, colour: bool, history: str
+    ) -> None:
         self.home, self._source, self.screen = home, source, screen
         self.db, self.runtime, self.shell = home.db, home.door, home.shell
         self.model = DictatedModel()
@@ -127,7 +129,7 @@ async def open_chat(
 ) -> AsyncIterator[ChatDriver]:
     """Open a chat on a new store."""
     async with agents.store() as db:
-        home = approvals.House(db, [])
+        home = approvals.ApprovalRuntime(db, [])
         with create_pipe_input() as source:
             async with home.door:
                 driver = ChatDriver(home, source, Screen(columns, rows), colour, history)

@@ -165,7 +165,7 @@ async def refusal(response: Awaitable[Any]) -> ErrorResponse:
 class Harness:
     """A server, its runtime and its clients."""
 
-    def __init__(self, db: AsyncSessionDB, rpc: rpc_server.RpcServer, home: approvals.House) -> None:
+    def __init__(self, db: AsyncSessionDB, rpc: rpc_server.RpcServer, home: approvals.ApprovalRuntime) -> None:
         self.db, self.rpc, self._home = db, rpc, home
         self.runtime, self.shell = home.door, home.shell
         self.clients: list[RpcClient] = []
@@ -224,7 +224,7 @@ async def serve(
     db: AsyncSessionDB, script: Any = None, *, grace: float = FOREVER, poll: float = FOREVER, **given: Any
 ) -> AsyncIterator[Harness]:
     """Run a server; without a script the model says what the test dictates."""
-    home = approvals.House(db, [], **given)
+    home = approvals.ApprovalRuntime(db, [], **given)
     home.model = DictatedModel(WINDOW) if script is None else ScriptedModel(script, window=WINDOW)
     async with home.door, rpc_server.RpcServer(home.door, grace_seconds=grace, poll_seconds=poll) as server:
         harness = Harness(db, server, home)

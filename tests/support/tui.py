@@ -14,7 +14,7 @@ from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals
 from holdfast.tui import app, conversation_list
 from tests.support import agents
-from tests.support import approvals as house
+from tests.support.approvals import ApprovalRuntime
 from tests.support.chat import DictatedModel
 
 Setup = Callable[[AsyncSessionDB], Awaitable[None]]
@@ -23,7 +23,7 @@ Setup = Callable[[AsyncSessionDB], Awaitable[None]]
 class TuiDriver:
     """A running app on the conversation `talk`."""
 
-    def __init__(self, home: house.House, app: app.FullScreen, pilot: Pilot[None], model: DictatedModel) -> None:
+    def __init__(self, home: ApprovalRuntime, app: app.FullScreen, pilot: Pilot[None], model: DictatedModel) -> None:
         self.home, self.app, self.pilot, self.model = home, app, pilot, model
         self.db, self.runtime, self.shell = home.db, home.door, home.shell
 
@@ -82,7 +82,7 @@ async def open_tui(
     async with agents.store() as db:
         if setup is not None:
             await setup(db)
-        home = house.House(db, [], **given)
+        home = ApprovalRuntime(db, [], **given)
         home.model = model = DictatedModel()
         async with home.door:
             screen = app.FullScreen(home.door, app.ScreenOptions("talk", "a/b", history))

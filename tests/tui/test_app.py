@@ -18,7 +18,7 @@ from holdfast.cli import console
 from holdfast.cli import tui as tui_command
 from holdfast.runtime import subscriptions
 from holdfast.tui import app, suspend, theme
-from tests.faults import compacting
+from tests.faults import agent_processes
 from tests.support.agents import turn_result
 from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
 
@@ -239,7 +239,7 @@ async def test_palette_lists_and_runs_commands_and_keeps_the_draft(tui: TuiDrive
 
 
 async def store_long_conversation(db: AsyncSessionDB) -> None:
-    await asyncio.to_thread(compacting.fill, db.db, "talk", 20)
+    await asyncio.to_thread(agent_processes.fill, db.db, "talk", 20)
 
 
 async def test_compaction_shows_its_progress_and_then_its_mark() -> None:
