@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.acceptance import npm
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 
 PACKAGE, VERSION = "@copilotkit/aimock", "1.43.0"
 KEY = "the-only-key-it-takes"

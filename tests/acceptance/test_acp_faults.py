@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import SessionDB, content_parts, types
 from tests.acceptance import editor
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 from tests.support import polling, provider_process
 
 HELLO = "Hello there"

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 from tests.support import acp_schema, cli_process, provider_process
 
 SDK = ("@agentclientprotocol/sdk", "2.4.0")

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import Installed
+from tests.acceptance.installation import Installed
 from tests.acceptance.tmux import Terminal
 from tests.support import provider_process
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
-@pytest.fixture
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
-    yield terminal
-    terminal.tmux("kill-server")
-
-
-def opened(terminal: Terminal, installed: Installed, home: Path, columns: int = 80, rows: int = 24, **env: str) -> None:
-    given = installed.environment(home, TERM="screen", PS1="$ ", SHELL="/bin/sh", **env)
-    terminal.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", home, "sh", env=given)
-    terminal.wait_for(last="$")
-
-
 def test_offline_conversation_is_remembered(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
-    opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
+    terminal.open_shell(installed, tmp_path, HOLDFAST_MODEL="offline")
     terminal.type("holdfast")
     terminal.wait_for("Holdfast", "holdfast/offline", "A new conversation", last=">")
     terminal.type("My train leaves at 9:40.")
@@ -54,7 +40,7 @@ def test_typing_during_an_answer_leaves_both_intact(
 ) -> None:
     hung = provider_process.hanging_reply("Once upon a time", " there was **one")
     with provider_process.serve(hung, provider_process.reply("The end.")) as played:
-        opened(terminal, installed, tmp_path, columns, rows, **played.env)
+        terminal.open_shell(installed, tmp_path, columns, rows, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")
         terminal.type("tell me")
@@ -76,7 +62,7 @@ def test_typing_during_an_answer_leaves_both_intact(
 def test_resize_during_an_answer_leaves_no_remains(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
     words = "one two three four five six seven eight nine ten 漢字 \U0001f389 eleven twelve thirteen fourteen fifteen"
     with provider_process.serve(provider_process.hanging_reply(f"Begun.\n\n{words}")) as played:
-        opened(terminal, installed, tmp_path, 80, 24, **played.env)
+        terminal.open_shell(installed, tmp_path, 80, 24, **played.env)
         terminal.type("clear; holdfast")
         terminal.wait_for("A new conversation", last=">")
         terminal.type("tell me")
@@ -95,7 +81,7 @@ def test_resize_during_an_answer_leaves_no_remains(terminal: Terminal, installed
 
 
 def test_command_menu_restores_the_screen(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
-    opened(terminal, installed, tmp_path, HOLDFAST_MODEL="offline")
+    terminal.open_shell(installed, tmp_path, HOLDFAST_MODEL="offline")
     terminal.type("clear; holdfast")
     terminal.wait_for("A new conversation", last=">")
     terminal.tmux("send-keys", "-l", "/st")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from tests.acceptance.conftest import Installed
+from tests.acceptance.installation import Installed
 from tests.acceptance.tmux import Terminal
 
 TITLE = "Trip to Lisbon, Porto: \u6f22\u5b57"

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import holdfast
-from tests.acceptance.conftest import ROOT, Installed
+from tests.acceptance.installation import ROOT, Installed
 
 SCRIPT = """
 from holdfast import SessionDB, errors

@@ -20,7 +20,7 @@ from holdfast import errors
 from holdfast.tools import base
 from holdfast.tools.mcp import servers, settings
 from tests.acceptance import npm
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 
 VERSION = "2026.8.31"
 

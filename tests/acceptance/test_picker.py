@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
-from tests.acceptance.conftest import Installed
+from tests.acceptance.installation import Installed
 from tests.acceptance.tmux import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
-
-
-@pytest.fixture
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    made = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
-    yield made
-    made.tmux("kill-server")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast import SessionDB
 from tests.acceptance import npm
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE
 from tests.support import cli_process
 
 LIBRARY, SOCKETS = ("json-rpc-2.0", "1.8.1"), ("ws", "8.22.2")

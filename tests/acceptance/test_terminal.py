@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.conftest import Installed
+from tests.acceptance.installation import Installed
 from tests.acceptance.tmux import Terminal
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
-@pytest.fixture
-def terminal(tmp_path_factory: pytest.TempPathFactory, installed: Installed, tmp_path: Path) -> Iterator[Terminal]:
-    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
-    env = installed.environment(tmp_path, TERM="screen", PS1="$ ", SHELL="/bin/sh")
-    terminal.tmux("new-session", "-d", "-x", "110", "-y", "60", "-c", tmp_path, "sh", env=env)
-    yield terminal
-    terminal.tmux("kill-server")
-
-
-def test_demo_prints_the_figures_of_both_agents(terminal: Terminal, tmp_path: Path) -> None:
+def test_demo_prints_the_figures_of_both_agents(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
+    terminal.open_shell(installed, tmp_path, 110, 60)
     terminal.tmux("send-keys", "holdfast demo --seed 1; echo left with $?", "Enter")
     screen = terminal.wait_for("left with 0")
     assert any("naive tables" in line and "Holdfast" in line for line in screen.splitlines())
@@ -32,7 +23,8 @@ def test_demo_prints_the_figures_of_both_agents(terminal: Terminal, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupted_demo_gives_the_terminal_back(terminal: Terminal, tmp_path: Path) -> None:
+def test_interrupted_demo_gives_the_terminal_back(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
+    terminal.open_shell(installed, tmp_path, 110, 60)
     terminal.tmux("send-keys", "holdfast demo --rounds 100 --processes 4; echo left with $?", "Enter")
     terminal.wait_for("naive: round")
     terminal.tmux("send-keys", "C-c")

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, types
 from holdfast.tui import approval_panel
-from tests.acceptance.conftest import Installed, quietly
-from tests.acceptance.test_chat import opened
+from tests.acceptance.installation import Installed, quietly
 from tests.acceptance.tmux import Terminal
 from tests.support import provider_process
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 CLICK = "\x1b[<0;{x};{y}M\x1b[<0;{x};{y}m"
-
-
-@pytest.fixture
-def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
-    terminal = Terminal(tmp_path_factory.mktemp("tmux") / "socket")
-    yield terminal
-    terminal.tmux("kill-server")
 
 
 def test_missing_extra_names_the_install_command(installed: Installed, tmp_path: Path) -> None:
@@ -56,7 +47,7 @@ def clicked(terminal: Terminal, words: str) -> None:
 
 
 def test_conversation_is_left_and_continued(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
-    opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline", HOLDFAST_LOG=str(tmp_path / "log"))
+    terminal.open_shell(whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline", HOLDFAST_LOG=str(tmp_path / "log"))
     terminal.type("holdfast tui; echo left with $?")
     terminal.wait_for("A new conversation", "Message.", "0% of")
     terminal.type("My train leaves at 9:40.")
@@ -86,7 +77,7 @@ def test_keys_and_mouse_answer_a_question_and_unfold_a_result(
 ) -> None:
     calls = provider_process.tool_call("shell", '{"command": "echo something > made.txt"}')
     with provider_process.serve(calls, provider_process.reply("It is *done*.")) as played:
-        opened(terminal, whole, tmp_path, 100, 30, **played.env)
+        terminal.open_shell(whole, tmp_path, 100, 30, **played.env)
         terminal.type("clear; holdfast tui")
         terminal.wait_for("A new conversation")
         terminal.type("do it")
@@ -106,7 +97,7 @@ def test_keys_and_mouse_answer_a_question_and_unfold_a_result(
 
 
 def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
-    opened(terminal, whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline")
+    terminal.open_shell(whole, tmp_path, 90, 30, HOLDFAST_MODEL="offline")
     # A program between the shell and the screen, as a launcher is: it has to stop as well.
     terminal.type("set -m; clear; sh -c 'holdfast tui; echo left with $?, $(stty -a | grep -ow icanon)'")
     terminal.wait_for("A new conversation")
@@ -136,7 +127,7 @@ def test_ten_thousand_messages_open_and_scroll(terminal: Terminal, whole: Instal
             said = [types.NewMessage(role=roles[n % 2], content=f"number {n + 1}.") for n in range(start, start + 1000)]
             db.append_messages("talk", said)
         db.commit_compaction(db.acquire_lease("talk", "compact"), summary="## Goal\n\nCount on.", cut_seq=9_996)
-    opened(terminal, whole, tmp_path, 100, 30, HOLDFAST_MODEL="offline")
+    terminal.open_shell(whole, tmp_path, 100, 30, HOLDFAST_MODEL="offline")
     terminal.type(f"clear; holdfast tui -c --db {path}")
     terminal.wait_for("Counting · 10,000 messages · 1 compaction", "number 10000.", "Message.")
     terminal.tmux("send-keys", "F6", "Home")
@@ -153,7 +144,7 @@ def test_signals_restore_the_terminal(
 ) -> None:
     hung = provider_process.hanging_reply("Once upon a time")
     with provider_process.serve(hung) as played:
-        opened(terminal, whole, tmp_path, **played.env)
+        terminal.open_shell(whole, tmp_path, **played.env)
         terminal.type("clear; sh -c 'echo $$ > pid; exec holdfast tui'; echo left with $?")
         terminal.wait_for("A new conversation")
         terminal.type("tell me")

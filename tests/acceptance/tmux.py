@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tests.acceptance.conftest import PATIENCE
+from tests.acceptance.installation import PATIENCE, Installed
 
 
 class Terminal:
@@ -24,6 +24,12 @@ class Terminal:
             check=True,
         )
         return done.stdout
+
+    def open_shell(self, installed: Installed, home: Path, columns: int = 80, rows: int = 24, **env: str) -> None:
+        """Start a shell with the installed program in a window of this size."""
+        given = installed.environment(home, TERM="screen", PS1="$ ", SHELL="/bin/sh", **env)
+        self.tmux("new-session", "-d", "-x", str(columns), "-y", str(rows), "-c", home, "sh", env=given)
+        self.wait_for(last="$")
 
     def type(self, line: str, *keys: str) -> None:
         self.tmux("send-keys", "-l", line)
