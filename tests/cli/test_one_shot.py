@@ -408,7 +408,12 @@ def test_unreachable_model_is_reported_and_the_message_is_kept(
 
 # --- the disk ------------------------------------------------------------------------------------------
 
-FULL = "from tests.support import faulty_disk\nfaulty_disk.Disk().arm(0, {!r})\nimport holdfast.cli\nholdfast.cli.main()"
+FULL = """
+from tests.support import faulty_disk
+faulty_disk.Disk().arm(0, {!r})
+import holdfast.cli
+holdfast.cli.main()
+"""
 
 
 @pytest.mark.parametrize("fault", ["full", "quota"])
