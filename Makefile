@@ -2,8 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# 3 workers for 2 cores: many tests wait for processes, servers and clocks.
-JOBS ?= 3
+# 4 workers for 2 cores: many tests wait for processes, servers and clocks.
+JOBS ?= 4
 
 .DEFAULT_GOAL := help
 .PHONY: help run test acceptance lint types bench chaos pictures lock clean
