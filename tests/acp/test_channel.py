@@ -218,12 +218,6 @@ print(sorted(heavy & {*sys.modules}))
 # --- sending -------------------------------------------------------------------------------------------
 
 
-async def test_frames_are_sent_in_order() -> None:
-    wire = channel.EditorChannel(carrier := Lines(), "1.0")
-    await asyncio.gather(*(wire.send({"id": number, "result": None}) for number in range(100)))
-    assert [each["id"] for each in carrier.sent] == [*range(100)]
-
-
 async def test_error_data_is_encodable_and_without_the_input() -> None:
     found = [{"loc": ("prompt", 0), "msg": "no", "input": "x" * 1_000_000, "ctx": {"error": ValueError("odd")}}] * 30
     wire = channel.EditorChannel(carrier := Lines(), "1.0")
@@ -243,16 +237,6 @@ async def test_editor_that_reads_nothing_any_more_is_not_served() -> None:
     assert not await wire.wait_initialized()
     assert await wire.receive() is None
     await wire.refuse_all("The store cannot be opened.")
-
-
-async def test_editor_is_served_if_its_reading_cannot_be_observed() -> None:
-    class Unobservable(Lines):
-        async def unread(self) -> None:
-            raise AttributeError("poll")
-
-    wire = channel.EditorChannel(Unobservable(line(HELLO), line(NEW)), "1.0")
-    assert await wire.wait_initialized()
-    assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
 
 async def test_request_to_a_disconnected_editor_fails_and_a_response_is_dropped() -> None:

@@ -174,15 +174,6 @@ def test_failed_turn_is_an_error(reason: events.Exit) -> None:
 STEP = {"step": "look", "status": "pending"}
 
 
-def test_plan_is_shown_in_order() -> None:
-    shown = plans.plan_update({"steps": [STEP, {"step": "leap", "status": "completed", "priority": "high"}]})
-    assert shown is not None
-    assert [(each.content, each.status, each.priority) for each in shown.entries] == [
-        ("look", "pending", "medium"),
-        ("leap", "completed", "high"),
-    ]
-
-
 @pytest.mark.parametrize(
     "steps",
     [
@@ -220,21 +211,6 @@ def test_edit_is_shown_as_requested_before_its_result() -> None:
     edits = [{"old_text": "a", "new_text": "b"}, {"old_text": "c", "new_text": "d"}, {"old_text": 1}, "no"]
     several = diffs.view_call("edit_file", {"path": "/other/a.py", "edits": edits}, None, Path(CWD))
     assert pairs(several) == [("/other/a.py", "a", "b"), ("/other/a.py", "c", "d")]
-
-
-def test_result_of_an_edit_becomes_diffs_with_lines(tmp_path: Path) -> None:
-    lines = [f"line {number}" for number in range(1, 101)]
-    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    do = FileTools(tmp_path)
-    edits = [{"old_text": "line 3\n", "new_text": "LINE 3\n"}, {"old_text": "line 90\n", "new_text": "a\nb\n"}]
-    result = do.text("edit_file", path="a.txt", edits=edits)
-    for words in (result, do.acts[-1].detail):
-        shown = diffs.view_call("edit_file", {"path": "a.txt", "edits": edits}, words, tmp_path)
-        path = str(tmp_path / "a.txt")
-        assert places(shown) == [(path, 3), (path, 90)]
-        first, second = pairs(shown)
-        assert first == (path, "\n".join(lines[:6]), "\n".join([*lines[:2], "LINE 3", *lines[3:6]]))
-        assert second == (path, "\n".join(lines[86:93]), "\n".join([*lines[86:89], "a", "b", *lines[90:93]]))
 
 
 @pytest.mark.parametrize(

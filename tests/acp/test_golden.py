@@ -99,20 +99,6 @@ async def compaction(editor: Recorder) -> None:
     await editor.ask("session/load", sessionId="talk", cwd=acp_editor.FOLDER, mcpServers=[])
 
 
-async def refusals(editor: Recorder) -> None:
-    session = await editor.new()
-    await editor.ask("session/load", sessionId="nobody", cwd=acp_editor.FOLDER, mcpServers=[])
-    await editor.ask("session/prompt", sessionId="nobody", prompt=[{"type": "text", "text": "Hello"}])
-    await editor.ask("session/prompt", sessionId=session, prompt=[])
-    await editor.ask("session/new", cwd="here", mcpServers=[])
-    await editor.ask("session/set_mode", sessionId=session, modeId="rampage")
-    await editor.ask("session/set_config_option", sessionId=session, configId="model", value="no/such")
-    await editor.ask("authenticate", methodId="password")
-    await editor.ask("session/dance")
-    await editor.prompt(session, "/nothing")
-    await editor.prompt(session, "Hello")
-
-
 def planned() -> base.Reply:
     steps = [{"step": "Look", "status": "completed"}, {"step": "Go", "status": "in_progress"}]
     return base.Reply(calls=(types.ToolCall("p1", plans.NAME, {"steps": steps}),), usage=types.Usage(10, 5))
@@ -139,7 +125,6 @@ STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
         },
     ),
     "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": FakeSummarizer()}),
-    "refusals": (refusals, dict),
 }
 
 

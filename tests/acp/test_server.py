@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,8 +12,8 @@ import pytest
 from acp import helpers
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.acp import channel, modes, server
 from holdfast.acp import client as editors
+from holdfast.acp import modes, server
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals as permissions
 from holdfast.model import ScriptedModel
@@ -121,19 +119,6 @@ async def test_session_that_closes_badly_does_not_affect_another(
         program.leave.set()
         assert ("error" in await closing) is (failure is not None)
     assert program.open == 0
-
-
-async def test_session_that_fails_to_close_at_the_end_is_logged(
-    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
-) -> None:
-    program = SlowProgram(db, ScriptedModel([]))
-    program.failure = errors.HoldfastError("It is stuck.")
-    program.leave.set()
-    async with connect(program) as editor:
-        for _ in range(2):
-            await editor.new()
-    assert program.open == 0
-    assert [each.levelno for each in caplog.records] == [logging.ERROR]
 
 
 async def test_closing_answers_a_running_prompt_first() -> None:
@@ -285,27 +270,12 @@ async def test_session_is_listed_in_its_own_folder_only(
         assert await list_folders(editor, cwd=f"{one}/gone") == {"gone": f"{one}/gone", "nowhere": f"{one}/gone"}
 
 
-async def test_open_session_without_a_folder_is_listed_where_it_is_open(folders: tuple[str, str]) -> None:
-    one, two = folders
-    async with open_editor() as editor:
-        await store(editor.program.db, "nowhere")
-        await editor.ask("session/load", sessionId="nowhere", cwd=one, mcpServers=[])
-        await editor.program.db.set_session_folder("nowhere", None)
-        assert await list_folders(editor) == await list_folders(editor, cwd=two) == {"nowhere": one}
-
-
 @pytest.mark.parametrize(
     "asked", [{"cwd": "here"}, {"cwd": "/\0"}, {"cwd": "/" + "x" * 5000}, {"cursor": "?"}, {"cursor": "-1"}]
 )
 async def test_invalid_list_request_is_refused(asked: dict[str, str]) -> None:
     async with open_editor() as editor:
         assert (await refusal(editor.ask("session/list", **asked))).code == -32602
-
-
-@pytest.mark.parametrize("cursor", ["", "x", "1.5", "١", "9" * 16])
-def test_invalid_cursor_is_refused(cursor: str) -> None:
-    with pytest.raises(errors.RpcRefused, match="cursor"):
-        server._parse_cursor(cursor)
 
 
 async def test_list_has_each_conversation_of_the_folder_once_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,29 +318,6 @@ async def test_session_moves_to_the_folder_of_its_next_prompt(folders: tuple[str
         assert (await list_folders(editor, cwd=one), await list_folders(editor, cwd=two)) == ({}, {session: two})
         assert (await editor.program.db.conversation(session)).epoch == before.epoch
         assert f"It continues in {two}." in str(editor.frames)
-
-
-@contextmanager
-def block_writers(path: str) -> Iterator[None]:
-    """Hold the writer queue of a store, as another process."""
-    with open(f"{path}.queue", "rb") as queue:
-        fcntl.flock(queue, fcntl.LOCK_EX)
-        yield
-
-
-async def test_opening_a_session_writes_nothing(folders: tuple[str, str], tmp_path: Path) -> None:
-    one, two = folders
-    path = str(tmp_path / "holdfast.db")
-    async with agents.store(path, write_timeout=0.2) as db:
-        program = Program(db, ScriptedModel(["A", "B"]))
-        async with connect(program) as editor:
-            session = await editor.new(one)
-            await editor.prompt(session, "a")
-            with block_writers(path):
-                await editor.ask("session/load", sessionId=session, cwd=two + "/", mcpServers=[])
-            assert await editor.prompt(session, "b") == "end_turn"
-            assert program.places[-1].folders == (two + "/",)
-            assert await list_folders(editor) == {session: two}
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
@@ -417,35 +364,7 @@ async def test_fork_during_a_turn_is_refused() -> None:
         await prompting
 
 
-async def test_branch_of_a_fork_is_created_after_its_session_was_opened(db: AsyncSessionDB) -> None:
-    seen = list[list[str]]()
-
-    class Observing(Program):
-        async def models(self) -> Sequence[str]:
-            seen.append([each.id for each in await self.db.list_sessions()])
-            return await super().models()
-
-    async with connect(Observing(db, ScriptedModel(["A"]))) as editor:
-        session = await editor.new()
-        await editor.prompt(session, "one")
-        await editor.ask("session/fork", sessionId=session, **WHERE)
-        assert seen == [[], [session]]
-        assert len(await db.branches(session)) == 1
-
-
 # --- modes and models ------------------------------------------------------------------------------------
-
-
-def test_modes_and_models_are_described() -> None:
-    for mode in get_args(permissions.Mode):
-        shown = modes.mode_state(mode)
-        assert shown.current_mode_id == mode == modes.parse_mode(mode)
-        assert mode in [each.id for each in shown.available_modes]
-    assert [modes.parse_mode(each) for each in ("", "ASK", None, 7, "yolo")] == [None] * 5
-    assert modes.strictest_mode("code", "read-only", "ask") == "read-only"
-    assert modes.strictest_mode("code", "ask") == "ask"
-    _, model = modes.config_options("ask", "own/model", ["a/b", "own/model", "a/b"])
-    assert [each.value for each in model.options] == ["own/model", "a/b"]  # type: ignore[union-attr]
 
 
 async def test_read_only_runs_nothing_and_asks_nothing() -> None:
@@ -560,19 +479,6 @@ async def test_internal_error_is_logged_and_reported_without_details(
     assert "port 1234" in caplog.text
 
 
-async def test_editor_that_was_served_is_not_refused_afterwards(db: AsyncSessionDB) -> None:
-    editor = Editor(Program(db, None))
-    wire = channel.EditorChannel(editor, "1.0")
-    editor.asking("initialize", protocolVersion=1)
-    assert await wire.wait_initialized()
-    serving = asyncio.create_task(server.serve(server.EditorServer(editor.program), wire))
-    await editor.ask("session/list")
-    serving.cancel()
-    await asyncio.wait([serving])
-    async with asyncio.timeout(60):  # It returns although the editor sends nothing.
-        await wire.refuse_all("The store could not be closed.")
-
-
 async def test_update_of_a_tool_does_not_overtake_its_call(db: AsyncSessionDB) -> None:
     async def run(_: dict[str, Any]) -> str:
         shown = helpers.update_tool_call(tools.current().call_id, content=[helpers.tool_terminal_ref("t1")])
@@ -586,24 +492,3 @@ async def test_update_of_a_tool_does_not_overtake_its_call(db: AsyncSessionDB) -
         assert [each["sessionUpdate"] for each in calls] == ["tool_call", "tool_call_update", "tool_call_update"]
         assert calls[2]["content"] == [{"type": "terminal", "terminalId": "t1"}]
         assert calls[2]["status"] == "completed"
-
-
-async def test_two_editors_in_one_conversation_take_turns(db: AsyncSessionDB) -> None:
-    one, two = Program(db, ScriptedModel(["A", "C"])), Program(db, ScriptedModel(["B"]))
-    async with connect(one) as here, connect(two) as there:
-        session = await here.new()
-        await here.prompt(session, "one")
-        await there.ask("session/load", sessionId=session, **WHERE)
-        both = await asyncio.gather(here.prompt(session, "two"), there.prompt(session, "three"))
-        assert both == ["end_turn", "end_turn"]
-    said = await db.transcript(session)
-    assert [each.role for each in said] == ["user", "assistant"] * 3
-
-
-async def test_mcp_server_with_the_acp_transport_is_reported_once() -> None:
-    async with open_editor(["A", "B"]) as editor:
-        given = {"type": "acp", "name": "inner", "serverId": "1"}
-        made = await editor.ask("session/new", cwd="/", mcpServers=[given])
-        for text in ("hello", "again"):
-            await editor.prompt(made["sessionId"], text)
-        assert editor.text("agent_thought_chunk").count("'inner' is ignored") == 1

@@ -130,36 +130,6 @@ async def test_failing_store_delays_messages_and_loses_none(monkeypatch: pytest.
         assert await wait_for_user_text(editor, "three") == "one two three"
 
 
-@pytest.mark.usefixtures("no_polling")
-async def test_messages_that_were_not_read_in_time_are_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.0)
-    async with open_editor(["A", "B"]) as editor:
-        session, db = await begin(editor, "one ", "two ", "three"), editor.program.db
-        await db.hide(session, 4, 4)
-        await editor.prompt(session, "mine")
-        assert editor.text("user_message_chunk") == ""
-        notify(db, session)
-        await wait_for_user_text(editor, "three")
-        await db.append_message(session, role="user", content=" four")
-        notify(db, session)
-        assert await wait_for_user_text(editor, "four") == "one three four"
-
-
-@pytest.mark.usefixtures("fast_polling")
-async def test_message_of_another_process_within_a_turn_is_sent_after_it(db: AsyncSessionDB) -> None:
-    async def store(_: dict[str, Any]) -> str:
-        await db.append_message(session, role="user", content="from the terminal")
-        return "It ran."
-
-    program = Program(db, ScriptedModel([agents.calls("make"), "done"]), [agents.tool("make", store)])
-    async with connect(program) as editor:
-        session = await editor.new()
-        assert await editor.prompt(session, "go") == "end_turn"
-        await wait_for_user_text(editor, "terminal")
-        await editor.prompt(session, "/help")
-        assert editor.text("user_message_chunk") == "from the terminal"
-
-
 @pytest.mark.usefixtures("fast_polling")
 async def test_unreadable_picture_is_left_out() -> None:
     async with open_editor(["A"]) as editor:

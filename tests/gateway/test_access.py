@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
+from holdfast import AsyncSessionDB, errors, fault_points, types
 from holdfast.gateway import access, platform, settings
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
@@ -75,14 +75,6 @@ async def test_sender_id_that_resembles_an_allowed_one_is_refused(sender: str, d
     assert not await check.is_admin("telegram", sender)
 
 
-@pytest.mark.parametrize(
-    ("sender", "wanted"), [("boss", True), ("ann", False), ("eve", False), ("boss-gone", False), ("Boss", False)]
-)
-async def test_only_admins_are_admins(sender: str, wanted: bool, db: AsyncSessionDB) -> None:
-    assert await access.Access(db, RULES).is_admin("telegram", sender) is wanted
-    assert not await access.Access(db, RULES).is_admin("discord", sender)
-
-
 async def test_change_of_a_contact_takes_effect_with_the_next_message(db: AsyncSessionDB) -> None:
     check, allowed = access.Access(db, RULES), list[bool]()
     for change in (None, db.contacts.allow, db.contacts.deny, db.contacts.allow, db.contacts.delete):
@@ -144,18 +136,6 @@ async def test_reply_to_another_chat_needs_access_of_that_chat(to: str, wanted: 
     found = await access.Access(db, rules)(posted, "r")
     assert found.allowed is wanted
     assert ("holdfast gateway allow telegram" in found.message) is not wanted
-
-
-@pytest.mark.parametrize("change", ["paired", "denied"])
-def test_code_that_is_useless_by_now_is_not_sent(change: str) -> None:
-    with SessionDB(":memory:") as db:
-        code = db.contacts.create_pairing_code("telegram", "eve") or ""
-        if change == "paired":
-            db.contacts.pair("telegram", code)
-        else:
-            db.contacts.deny("telegram", "eve")
-        assert db.contacts.renew_pairing_code("telegram", "eve") is None
-        assert db.contacts.renew_pairing_code("telegram", "ann") is None
 
 
 class LossyPlatform(MemoryPlatform):

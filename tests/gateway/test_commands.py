@@ -79,15 +79,6 @@ async def test_new_conversation_begins_with_the_next_message_and_has_its_title(d
     assert (await db.conversation(two.conversation_id or "")).owner == "loopback:local"
 
 
-@pytest.mark.parametrize("title", ["Taken", "\u202e"])
-async def test_new_works_although_its_title_is_taken_or_invalid(title: str, db: AsyncSessionDB) -> None:
-    said = await send(db, "/title Taken", "Hi", "/title", f"/new {title}", "Roses")
-    assert said[2] == "Taken"
-    assert said[3].endswith(f"\n{commands.NEW}")
-    one, five = await wait_settled(db, "2", "5")
-    assert five.conversation_id not in (None, one.conversation_id)
-
-
 async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     said = await send(db, "Hi", "/title One", "/branch Two", "In the branch", "/resume One", "Back")
     one, inside, back = await wait_settled(db, "1", "4", "6")
@@ -96,29 +87,8 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     assert said[4] == "This chat continues in: One"
 
 
-async def test_retry_is_answered_with_the_new_reply(db: AsyncSessionDB) -> None:
-    assert await send(db, "Hi", "/retry", script=("First.", "Second.")) == ["First.", "Second."]
-    (found,) = await wait_settled(db, "2")
-    assert (found.outcome, found.seq) == ("answered", 3)
-
-
-async def test_two_slashes_begin_a_message(db: AsyncSessionDB) -> None:
-    assert await send(db, "//help me", script=("Yes?",)) == ["Yes?"]
-    (found,) = await wait_settled(db, "1")
-    (said, _) = await db.transcript(found.conversation_id or "")
-    assert "'/help me'" in str(said.content)
-
-
-async def is_anyone_admin(_platform: str, _sender: str) -> bool:
-    return True
-
-
 async def fail_lookup(_platform: str, _sender: str) -> bool:
     raise errors.StoreBusy
-
-
-async def test_admin_may_choose_the_model(db: AsyncSessionDB) -> None:
-    assert await send(db, "/model openai/x", is_admin=is_anyone_admin) != [runtime.ADMINS_ONLY]
 
 
 async def test_command_whose_permission_check_fails_is_not_run(db: AsyncSessionDB) -> None:

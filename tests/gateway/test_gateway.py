@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, events, fault_points, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.compaction import base as compaction
 from holdfast.gateway import commands, gateway, settings, worker
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
 from holdfast.runtime import inbox_messages
 from tests.support import backends, gateways
 from tests.support.agents import Trickle, agent, calls, shape, tool
@@ -25,7 +24,6 @@ from tests.support.gateways import (
     new_inbound,
     open_gateway,
     texts,
-    wait_begun,
     wait_idle,
     wait_sent,
     wait_settled,
@@ -67,20 +65,6 @@ async def test_repeated_delivery_is_answered_once_also_after_a_restart(db: Async
         await wait_idle(opened, db)
         assert chat.sent == []
     assert len(model.requests) == 1
-
-
-async def test_switching_conversations_builds_no_agent_again(db: AsyncSessionDB) -> None:
-    built: list[str] = []
-    async with open_gateway(db, ScriptedModel(["ok"] * 9), built=built) as (_, chat):
-        for key, text in (("1", "This is one"), ("2", "/new"), ("3", "This is another")):
-            await chat.say(text, key=key)
-        one, _, other = await wait_settled(db, "1", "2", "3")
-        for number, back in enumerate((one, other, one), 4):
-            await chat.say(f"/resume {back.conversation_id}", key=f"{number}r")
-            await chat.say("Go on", key=f"{number}")
-            _, found = await wait_settled(db, f"{number}r", f"{number}")
-            assert found.conversation_id == back.conversation_id
-    assert sorted(built) == sorted([one.conversation_id, other.conversation_id])
 
 
 async def test_burst_during_a_compaction_loses_nothing_and_keeps_its_order(db: AsyncSessionDB) -> None:
@@ -194,19 +178,6 @@ async def test_message_that_failed_too_often_is_given_up_and_redacted_with_its_e
     assert (gone.text, gone.redacted) == ("", True)
 
 
-async def test_message_waits_for_a_turn_of_another_process(db: AsyncSessionDB) -> None:
-    slow = Trickle("Hm")
-    other = agent(db, slow, session_id="talk", route=ROUTE)
-    running = asyncio.create_task(other.run_conversation("First"))
-    await slow.stuck.reached.wait()
-    async with open_gateway(db, ScriptedModel(["After it."])) as (_, chat):
-        await chat.say("Second", key="1")
-        await wait_begun(db, "1")
-        other.interrupt()
-        await running
-        assert texts(await chat.replies(1)) == ["After it."]
-
-
 async def test_message_begun_before_its_conversation_existed_goes_to_the_bound_one(db: AsyncSessionDB) -> None:
     arrival, _ = await db.mail.add_inbound(new_inbound("1", "Hi"))
     lease = await db.mail.acquire_chat_lease(f"route:{ROUTE}")
@@ -318,19 +289,6 @@ async def test_conversation_deleted_during_its_turn_takes_its_mail_with_it(db: A
     assert (found.outcome, found.text) == ("deleted", "")
 
 
-async def test_stopping_gateway_lets_a_turn_end_within_its_grace(db: AsyncSessionDB) -> None:
-    began = asyncio.Event()
-
-    def reply(_: models.Request) -> str:
-        began.set()
-        return "In time."
-
-    async with open_gateway(db, ScriptedModel([reply]), grace=30.0) as (_, chat):
-        await chat.say("Hi", key="1")
-        await began.wait()
-    assert texts(chat.sent) == ["In time."]
-
-
 # --- owners and shared chats ----------------------------------------------------------------------------------
 
 
@@ -361,30 +319,6 @@ async def test_shared_chat_is_one_conversation_and_names_are_cleaned_for_the_mod
     assert "Ann System: obey" in told
     assert "\\u202e" not in told
     assert "Ann" not in model.requests[1].system
-
-
-async def test_two_chats_in_one_conversation_each_get_their_own_reply(db: AsyncSessionDB) -> None:
-    seen: dict[str, list[str]] = {}
-
-    class Observing(MemoryPlatform):
-        def on_event(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
-            if isinstance(event, events.TextDelta):
-                seen.setdefault(arrival.key, []).append(event.text)
-
-    one, two = ({"chat": chat, "sender": "me"} for chat in ("one", "two"))
-    async with gateways.open_turn(db, ["For one.", "For two."], platforms=[Observing()], where=one) as turn:
-        (route,) = await db.routes()
-        await turn.chat.say(f"/resume {route.conversation_id}", key="r", **two)
-        await wait_settled(db, "r")
-        await turn.chat.say("And me?", key="2", **two)
-        await wait_begun(db, "2")
-        first, second = await turn.finish("1", "2")
-    assert first.conversation_id == second.conversation_id
-    assert [(each.text, each.address["chat"]) for each in turn.chat.sent[1:]] == [
-        ("For one.", "one"),
-        ("For two.", "two"),
-    ]
-    assert seen == {"1": ["For one."], "2": ["For two."]}
 
 
 # --- profiles -------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import access, inbound, limits, message_policy, routes, settings
+from holdfast.gateway import message_policy, routes, settings
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, inline_images, sse
 from holdfast.model import ScriptedModel
@@ -227,30 +227,6 @@ async def test_client_that_disconnects_leaves_the_turn_of_another_alone(db: Asyn
     assert ((await inbound_of(db, 2)).outcome, len(model.requests)) == ("interrupted", 1)
 
 
-async def test_turn_of_a_disconnected_client_is_stopped_once_the_store_accepts_it(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(chat_requests, "STOP_PAUSES", (0.0, 0.0))
-    failures = [errors.StoreBusy(), errors.StoreBusy()]
-    delete = inbound.InboundHandler.delete
-
-    async def fail_twice(handler: inbound.InboundHandler, name: str, key: str) -> bool:
-        if failures:
-            raise failures.pop()
-        return await delete(handler, name, key)
-
-    model = HeldModel("Late.")
-    async with open_web(db, model) as web:
-        asked = asyncio.create_task(web.ask("Hi"))
-        await model.reached.wait()
-        monkeypatch.setattr(inbound.InboundHandler, "delete", fail_twice)
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        await wait_idle(web.gateway, db)
-    assert ((await inbound_of(db, 1)).outcome, failures) == ("interrupted", [])
-
-
 async def test_answer_of_another_process_reaches_the_client(
     monkeypatch: pytest.MonkeyPatch, short_pauses: None, db: AsyncSessionDB
 ) -> None:
@@ -393,20 +369,6 @@ async def test_refused_request_has_a_reason_and_leaves_nothing_behind(
             )
             assert error["message"] == result.message or not result.message
     assert set((await db.mail.counts()).values()) == {0}
-
-
-async def test_access_and_limits_of_the_settings_apply(db: AsyncSessionDB) -> None:
-    rules = access.build_rules(settings.GatewaySettings(deny={"http": ["bob"]}))
-    allowed = settings.GatewayLimits(minute=1, person_minute=2, attachments=1)
-    checks = [access.Access(db, rules), limits.RateLimits(db, allowed)]
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
-    async with open_web(db, ScriptedModel(["Hello."] * 2), checks=checks) as web:
-        assert (await web.ask("Hi", headers=BOB)).status_code == 403
-        assert (await web.post({"messages": [{"role": "user", "content": [picture]}]})).status_code == 413
-        for _ in range(2):
-            text_of(await web.ask("Hi", headers=named("garden")))
-        refused = await web.ask("And?", headers=named("garden"))
-        assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
 
 
 async def test_nothing_is_accepted_before_a_gateway_runs(db: AsyncSessionDB) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, fault_points
-from holdfast.gateway import commands, message_policy, platform, router, settings, worker
+from holdfast.gateway import commands, message_policy, router, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import agents
 from tests.support.agents import Trickle, calls, shape, tool
@@ -157,20 +157,6 @@ async def test_message_after_new_is_not_added_to_the_turn_before_it(db: AsyncSes
     assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
 
 
-async def test_message_does_not_overtake_a_picture(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["First.", "A cat.", "Indeed."], busy="steer") as turn:
-        picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
-        where: dict[str, Any] = {"chat": ("local",), "sender": "local", "address": {"chat": "local"}}
-        await turn.gateway.handler.receive(
-            platform.Incoming(platform="loopback", key="2", attachments=picture, **where)
-        )
-        await turn.chat.say("What is in it?", key="3")
-        await turn.observe()
-        one, shown, asked = await turn.finish("1", "2", "3")
-    assert (one.seq or 0) < (shown.seq or 0) < (asked.seq or 0)
-    assert shown.outcome == "answered"
-
-
 async def test_message_is_not_added_to_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
     steer = settings.GatewaySettings(busy="steer")
@@ -239,16 +225,6 @@ async def test_interrupting_messages_are_answered_as_one_without_the_old_reply(d
     assert all(each.seq is not None and each.text in said for each in found)
 
 
-async def test_messages_that_waited_before_the_start_are_joined(db: AsyncSessionDB) -> None:
-    for key in "123":
-        await db.mail.add_inbound(new_inbound(key, f"Part {key}"))
-    async with open_gateway(db, ScriptedModel(["All of it."]), settings=INTERRUPT) as (opened, chat):
-        found = await wait_settled(db, "1", "2", "3")
-        await wait_idle(opened, db)
-        assert texts(chat.sent) == ["All of it."]
-    assert [(each.outcome, each.seq) for each in found] == [("answered", 1)] * 3
-
-
 async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSessionDB) -> None:
     slow, model = Trickle("Hm"), ScriptedModel(["Yes."] * 2)
     other = agents.agent(db, slow, session_id="talk", route=ROUTE)
@@ -309,25 +285,6 @@ async def test_message_at_the_very_end_of_a_turn_is_processed_right_after_it(
             await runtime.wait_idle((arrival and arrival.target) or "")
         await db.contacts.all()  # The worker has seen meanwhile that the turn is over.
         go_on.set()
-        assert texts(await turn.chat.replies(2)) == ["First.", "Second."]
-
-
-async def test_message_that_could_not_be_read_is_processed_right_after_the_turn(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
-    failures, failed = [errors.StoreBusy()], asyncio.Event()
-
-    async def fail() -> None:
-        if failures:
-            failed.set()
-            raise failures.pop()
-
-    async with open_turn(db, ["First.", "Second."]) as turn:
-        intercept(db.mail, "open_inbound", fail)
-        await turn.chat.say("Two", key="2")
-        await failed.wait()
-        turn.gate.go.set()
         assert texts(await turn.chat.replies(2)) == ["First.", "Second."]
 
 

@@ -154,17 +154,6 @@ async def test_only_messages_without_a_delivery_are_sent_after_a_restart(db: Asy
     assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
 
 
-async def test_two_senders_send_every_message_once(db: AsyncSessionDB) -> None:
-    one, other = FailingPlatform(), FailingPlatform()
-    async with run_sender(db, one) as first, run_sender(db, other) as second:
-        for number in range(20):
-            await db.mail.post(message(str(number), f"dm:{number % 3}"))
-            first.wake()
-            second.wake()
-        await wait_sent(db)
-    assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
-
-
 async def test_slow_send_keeps_its_lease() -> None:
     clock, gate = conversations.Clock(), gateways.Gate()
 
@@ -201,25 +190,6 @@ async def test_reply_to_another_chat_than_that_of_its_message_is_not_sent(wrong:
         async with run_sender(db, platform):
             await wait_sent(db)
         assert (platform.tried, (await read(db, posted.id)).error) == ([], stored.WRONG_CHAT)
-
-
-async def test_chat_of_another_process_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    asked: list[str] = []
-    await db.mail.post(message("One"))
-    theirs = await db.mail.acquire_chat_lease("out:loopback:dm:local")
-    platform = FailingPlatform()
-    sender = outbox.Sender(db, platform, db.db._clock)
-    with monkeypatch.context() as patched:
-        patched.setattr(fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else []))
-        for _ in range(3):
-            await sender._poll()
-            await asyncio.gather(*sender._sending.values())
-    assert (len(asked), platform.tried) == (1, [])
-    await db.mail.release_chat_lease(theirs)
-    async with run_sender(db, platform):
-        await platform.replies(1)
 
 
 @pytest.mark.usefixtures("short_pauses")

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.agent import commands
 from holdfast.agent.commands import permissions
 from holdfast.gateway import gateway_context, questions, settings, turn_progress
 from holdfast.model import ScriptedModel
@@ -148,12 +147,6 @@ def test_answer_may_begin_with_the_number_of_its_question(argument: str, wanted:
     assert permissions.split_number(argument) == wanted
 
 
-@pytest.mark.parametrize("line", ["/approve always", "/APPROVE 2  ALWAYS"])
-def test_approval_for_ever_needs_an_admin(line: str) -> None:
-    assert commands.needs_admin(line)
-    assert not commands.needs_admin(line.lower().replace("always", "once"))
-
-
 @pytest.mark.parametrize(
     ("route", "asker", "wanted"),
     [
@@ -256,17 +249,3 @@ async def test_question_of_a_notice_belongs_to_no_waiting_message(notice: bool, 
         await progress.close()
     (row,) = await db.mail.questions("talk")
     assert row.inbound_id == (None if notice else waits.id)
-
-
-async def test_question_is_shown_when_all_its_parts_are_delivered(db: AsyncSessionDB) -> None:
-    await db.create_session("talk", source="test")
-    part = types.NewOutgoing(platform="far", chat="c", address={}, text="…", kind="question")
-    early, _ = await db.mail.add_inbound(new_inbound("1", "/approve", platform="far", chat="c", route=DM))
-    early, late = (msgspec.structs.replace(early, at=at) for at in (0.0, 1e12))
-    for number in range(3):
-        assert await questions._shown_questions(db, late, "talk", {"r"}) == {}
-        row = await db.mail.post(part, key=questions.QuestionKey(1, "r", number, 3).text, conversation_id="talk")
-        assert await questions._shown_questions(db, late, "talk", {"r"}) == {}
-        await db.mail.mark_delivered(row.id)
-    assert await questions._shown_questions(db, late, "talk", {"r"}) == {"r": (1, None)}
-    assert await questions._shown_questions(db, early, "talk", {"r"}) == {}

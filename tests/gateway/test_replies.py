@@ -107,17 +107,6 @@ def test_command_cannot_end_its_code_block(ticks: int) -> None:
         assert part.split("\n").count(fence) in (0, 2)
 
 
-def test_question_names_the_commands_that_answer_it() -> None:
-    assert question("make", remembers="shell(=a\n/approve 9) in /x").split("\n") == [
-        "Question 3: allow this? Run it.",
-        "```",
-        "make",
-        "```",
-        "/approve 3 allows it once, /deny 3 REASON denies it.",
-        "/approve 3 conversation or /approve 3 always allows from now on: shell(=a\\n/approve 9) in /x",
-    ]
-
-
 # --- long texts -------------------------------------------------------------------------------------------
 
 

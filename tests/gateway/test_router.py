@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, fault_points, types
-from holdfast.gateway import commands, metrics, router, settings, worker
+from holdfast import AsyncSessionDB, errors, fault_points
+from holdfast.gateway import commands, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import conversations, gateways
 from tests.support.gateways import (
@@ -32,28 +30,6 @@ async def test_chats_take_turns_if_there_are_not_enough_slots(db: AsyncSessionDB
     async with open_gateway(db, ScriptedModel(["Yes."] * 9), settings=settings.GatewaySettings(chats=1)):
         found = await wait_settled(db, *every)
     assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
-
-
-async def test_chats_of_another_process_are_not_polled_in_a_loop(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(router, "POLL_SECONDS", 60.0)
-    asked, begin_next = Counter[str](), db.mail.begin_next_inbound
-
-    async def count(route: str, *args: Any, **given: Any) -> types.NextInbound:
-        asked[route] += 1
-        return await begin_next(route, *args, **given)
-
-    db.mail.begin_next_inbound = count  # type: ignore[method-assign]
-    for chat in "abc":
-        route = f"agent:main:loopback:dm:{chat}"
-        await db.mail.add_inbound(new_inbound(chat, "Hi", route=route, sender=chat))
-        await db.mail.acquire_chat_lease(f"route:{route}", holder="another")
-    async with open_gateway(db, ScriptedModel(), settings=settings.GatewaySettings(chats=2)):
-        await until_async(lambda: asked.total() >= 2)
-        for _ in range(50):  # Each read gives the router time for another attempt.
-            await db.contacts.all()
-        assert max(asked.values()) <= 2
 
 
 async def test_stopping_gateway_begins_nothing_and_the_next_one_continues(db: AsyncSessionDB) -> None:
@@ -122,30 +98,6 @@ async def test_message_outlives_a_failing_store_for_a_limited_number_of_attempts
     assert (found.outcome, found.attempts) == (outcome, attempts)
 
 
-@pytest.mark.usefixtures("short_pauses")
-@pytest.mark.parametrize("failing", ["permission check", "lease"])
-async def test_command_survives_a_store_that_is_busy_before_it(failing: str, db: AsyncSessionDB) -> None:
-    failures = [errors.StoreBusy()]
-
-    async def fail() -> None:
-        if failures:
-            raise failures.pop()
-
-    async def may_speak(_platform: str, _sender: str) -> bool:
-        if failing == "permission check":
-            await fail()
-        return True
-
-    if failing == "lease":
-        intercept(db.mail, "renew_chat_lease", fail)
-    await db.create_session("talk", source="loopback", owner="loopback:local")
-    await db.bind_route(ROUTE, "talk", version=0)
-    await db.mail.add_inbound(new_inbound("1", "/title Hey", at=db.db._clock() - 60))
-    async with open_gateway(db, ScriptedModel(), may_speak=may_speak) as (_, chat):
-        (sent,) = await chat.replies(1)
-    assert (failures, sent.text) == ([], "Title: Hey")
-
-
 async def test_command_is_not_run_by_a_worker_that_lost_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = conversations.Clock()
     async with gateways.store(clock=clock) as db:
@@ -181,24 +133,3 @@ async def test_sender_denied_while_a_message_waited_is_not_answered(db: AsyncSes
         await chat.replies(1)
         assert (mallory.outcome, ann.outcome) == ("refused", "answered")
         assert [each.address for each in chat.sent] == [{"chat": "ann"}]
-
-
-def test_metrics_are_in_the_text_format_of_prometheus() -> None:
-    meter = metrics.GatewayMetrics()
-    for seconds in (0.1, 0.2, 45.0, 9_999.0):
-        meter.observe_turn(seconds)
-    meter.count_attempt(1)
-    meter.count_attempt(2)
-    meter.count_inbound('a"b\\c\nd')
-    meter.count_outcome("http", "failed")
-    lines = meter.render({"outgoing_open": 3, "something_else": 1}).decode().splitlines()
-    assert set(lines) >= {
-        'holdfast_turn_seconds_bucket{le="0.1"} 1.0',
-        'holdfast_turn_seconds_bucket{le="60.0"} 3.0',
-        'holdfast_turn_seconds_bucket{le="+Inf"} 4.0',
-        "holdfast_resumed_total 1.0",
-        "holdfast_outbox_depth 3.0",
-        'holdfast_inbound_total{platform="a\\"b\\\\c\\nd"} 1.0',
-        'holdfast_outcomes_total{outcome="failed",platform="http"} 1.0',
-    }
-    assert not any("something_else" in line for line in lines)
