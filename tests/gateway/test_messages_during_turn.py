@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, errors, fault_points
+from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
 from holdfast.gateway import commands, message_policy, router, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import agents
@@ -26,6 +26,7 @@ from tests.support.gateways import (
     wait_idle,
     wait_settled,
 )
+from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
 
 INTERRUPT = settings.GatewaySettings(busy="interrupt")
@@ -36,15 +37,12 @@ NOT_SENT = "Interrupted. The message was not sent."
     ("mode", "text", "plain", "expected"),
     [
         ("queue", "/STOP", True, "now"),
-        ("interrupt", "/approve always", True, "now"),
         ("steer", "/compact", True, "later"),
-        ("interrupt", "/nothing", True, "later"),
         ("queue", "Hello", True, "later"),
         ("collect", "stop", True, "later"),
         ("steer", "//stop", True, "steer"),
         ("steer", "a picture", False, "later"),
         ("interrupt", "/etc/hosts is gone", True, "interrupt"),
-        ("interrupt", "a picture", False, "interrupt"),
     ],
 )
 def test_mode_decides_on_messages_and_commands_about_the_turn_run_at_once(
@@ -179,8 +177,16 @@ async def test_message_is_not_added_to_the_turn_of_a_notice(db: AsyncSessionDB) 
 
 @pytest.mark.parametrize("mode", ["steer", "interrupt"])
 async def test_message_of_another_chat_neither_steers_nor_stops_the_turn(mode: str, db: AsyncSessionDB) -> None:
+    seen = set[tuple[str, str]]()
+
+    class Observing(MemoryPlatform):
+        def on_event(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
+            if isinstance(event, events.TextDelta):
+                seen.add((arrival.chat, event.text))
+
     one, two = ({"chat": chat, "sender": "me"} for chat in ("one", "two"))
-    async with open_turn(db, ["For one.", *["For two."] * 3], busy=mode, where=one) as turn:
+    script = ["For one.", *["For two."] * 3]
+    async with open_turn(db, script, busy=mode, where=one, platforms=[Observing()]) as turn:
         (began,) = await db.routes()
         await turn.chat.say(f"/resume {began.conversation_id}", key="r", **two)
         await wait_settled(db, "r")
@@ -192,6 +198,7 @@ async def test_message_of_another_chat_neither_steers_nor_stops_the_turn(mode: s
     said = [(each.text, each.address["chat"]) for each in turn.chat.sent if each.text.startswith("For")]
     assert said[0] == ("For one.", "one")
     assert set(said[1:]) == {("For two.", "two")}
+    assert seen == {("dm:one", "For one."), ("dm:two", "For two.")}
     assert (first.outcome, (first.seq or 0) < (a.seq or 0) < (b.seq or 0)) == ("answered", True)
 
 

@@ -136,11 +136,9 @@ async def test_parts_of_two_long_questions_are_not_mixed(db: AsyncSessionDB) -> 
     ("argument", "wanted"),
     [
         ("", (None, "")),
-        ("2", (2, "")),
         ("2 always", (2, "always")),
         ("not  today", (None, "not  today")),
         ("\u0662 x", (None, "\u0662 x")),
-        ("9999999999", (None, "9999999999")),
     ],
 )
 def test_answer_may_begin_with_the_number_of_its_question(argument: str, wanted: tuple[int | None, str]) -> None:
