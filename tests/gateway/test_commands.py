@@ -14,7 +14,6 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import gateways
 from tests.support.agents import shape
-from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
 from tests.support.gateways import ROUTE, begin_elsewhere, open_gateway, open_turn, texts, wait_idle, wait_settled
 
 
@@ -95,24 +94,6 @@ async def test_command_whose_permission_check_fails_is_not_run(db: AsyncSessionD
         *_, found = await turn.finish("1", "2", "3")
         (reply,) = await db.mail.replies(found.id)
         assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
-
-
-async def test_stop_ends_a_compaction_without_a_change(db: AsyncSessionDB) -> None:
-    await fill(db)
-    await db.bind_route(ROUTE, "talk", version=0)
-    slow, reached, _ = blocked_summary()
-    model = ScriptedModel(["ok"], window=WINDOW)
-    async with open_gateway(db, model, summarizer=FakeSummarizer(slow)) as (opened, chat):
-        await chat.say("/compact", key="1")
-        await reached.wait()
-        await chat.say("After it", key="2")
-        await chat.say("/stop", key="3")
-        said = {each.inbound_id: each.text for each in await chat.replies(3)}
-        one, two, three = await wait_settled(db, "1", "2", "3")
-        await wait_idle(opened, db)
-    assert said[one.id].endswith("\nThe compaction was stopped.")
-    assert [said[two.id], said[three.id]] == ["ok", commands.DONE]
-    assert [each.end_reason for each in await db.sessions("talk")] == [None]
 
 
 async def test_interrupted_retry_is_finished_by_the_next_gateway(tmp_path: Path) -> None:

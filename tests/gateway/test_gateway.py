@@ -23,6 +23,7 @@ from tests.support.gateways import (
     begin_elsewhere,
     new_inbound,
     open_gateway,
+    settle,
     texts,
     wait_idle,
     wait_sent,
@@ -222,13 +223,11 @@ async def send_with_failure(
 ) -> tuple[types.InboundMessage, list[types.Outgoing]]:
     """Send a second message with a failure in between; return it and its replies."""
     async with open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
-        await chat.say("Before", key="0")
-        await wait_settled(db, "0")
+        await settle(db, chat, "Before", key="0")
         await wait_idle(opened, db)
         with monkeypatch.context() as patched:
             patched.setattr(fault_points, "hook", failure)
-            await chat.say(text, key="1")
-            (found,) = await wait_settled(db, "1")
+            found = await settle(db, chat, text, key="1")
             await wait_idle(opened, db)
     assert failure.raised
     return found, [each for each in chat.sent if each.inbound_id == found.id]
@@ -294,8 +293,7 @@ async def test_conversation_deleted_during_its_turn_takes_its_mail_with_it(db: A
 
 async def test_sender_cannot_see_conversations_of_another(db: AsyncSessionDB) -> None:
     async with open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
-        await chat.say("A secret about the harbour", key="1", chat="a", sender="a")
-        (mine,) = await wait_settled(db, "1")
+        mine = await settle(db, chat, "A secret about the harbour", key="1", chat="a", sender="a")
         for number, line in enumerate(("/sessions", "/search harbour", f"/resume {mine.conversation_id}")):
             await chat.say(line, key=f"b{number}", chat="b", sender="b")
         await wait_settled(db, "b0", "b1", "b2")
@@ -342,26 +340,14 @@ async def test_store_keeps_the_profile_of_its_first_gateway(profile: str, db: As
         await db.admin.set_meta("gateway_profile", "other")
 
 
-async def test_one_of_two_profiles_that_start_at_once_is_refused(db: AsyncSessionDB) -> None:
-    both = [with_profile(db, profile) for profile in ("one", "two")]
-    found = await asyncio.gather(*(each.__aenter__() for each in both), return_exceptions=True)
-    refused = [isinstance(each, errors.SettingInvalid) for each in found]
-    for each in both:
-        await each.stop()
-    assert sorted(refused) == [False, True]
-    assert await db.admin.get_meta("gateway_profile") == ("one" if refused[1] else "two")
-
-
 async def test_message_of_another_profile_is_left_alone(db: AsyncSessionDB) -> None:
     route = "agent:public:loopback:dm:eve"
     await db.mail.add_inbound(new_inbound("f1", "Hi", route=route, sender="eve"))
     model = ScriptedModel(["Hello!"])
     async with open_gateway(db, model) as (running, chat):
         running.router.notify(route)
-        await chat.say("Hi", key="1")
-        await wait_settled(db, "1")
+        await settle(db, chat, "Hi", key="1")
         running.router.wake()
-        await chat.say("/status", key="2")
-        await wait_settled(db, "2")
+        await settle(db, chat, "/status", key="2")
     (left,) = await db.mail.open_inbound(route)
     assert (left.key, left.attempts, len(model.requests)) == ("f1", 0, 1)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import message_policy, routes, settings
+from holdfast.gateway import message_policy, settings
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, inline_images, sse
 from holdfast.model import ScriptedModel
@@ -102,15 +102,6 @@ async def test_stream_has_the_text_between_calls_and_the_answer(db: AsyncSession
         whole = await web.ask("Where?", headers=KEY)
     assert streamed_text(streamed) == "Let me look.\n\nIt is there."
     assert text_of(whole) == "It is there."
-
-
-@pytest.mark.parametrize(
-    ("heard", "rest"), [("", "Hello"), ("Hel", "lo"), ("Hello", ""), ("Other", "\n\nHello")], ids=repr
-)
-async def test_stream_is_completed_with_the_part_that_was_not_observed(heard: str, rest: str) -> None:
-    stream = sse.TurnStream()
-    stream.pieces, stream.answer = [heard] if heard else [], heard
-    assert stream.rest("Hello") == rest
 
 
 async def test_failed_turn_is_an_error_also_within_a_stream(db: AsyncSessionDB) -> None:
@@ -305,32 +296,21 @@ async def test_small_picture_is_embedded_and_a_large_one_is_described(
     assert await inline_images.render_all(db, []) == ""
 
 
-class PictureHandler:
-    """A handler that answers every message at once, with a text and a picture."""
-
-    def __init__(self, db: AsyncSessionDB, text: str) -> None:
-        self._db, self._text = db, text
-
-    async def submit(self, came: gateway_platform.Incoming) -> types.InboundMessage:
-        blob = await self._db.blobs.put(PIXEL, "image/png")
-        place: dict[str, Any] = {"platform": came.platform, "chat": routes.chat_of(came), "address": came.address}
-        new = types.NewInboundMessage(key=came.key, route="r", sender=came.sender, text=came.text, **place)
-        arrival, _ = await self._db.mail.add_inbound(new)
-        reply = types.NewOutgoing(text=self._text, attachments=[blob.digest], **place)
-        await self._db.mail.settle_inbound(None, arrival.id, "answered", outgoing=[reply])
-        return arrival
-
-
 @pytest.mark.parametrize(("text", "stream"), [("A dot.", False), ("A dot.", True), ("", False)])
-async def test_answer_has_its_pictures(text: str, stream: bool, db: AsyncSessionDB) -> None:
-    platform, handler = http_platform.HttpPlatform(db, tokens=http_gateway.TOKENS), PictureHandler(db, text)
-    running = asyncio.create_task(platform.run(handler))  # type: ignore[arg-type]
-    await platform.wait_ready()
-    body = {"model": "holdfast", "messages": [{"role": "user", "content": "Draw a dot"}], "stream": stream}
-    async with http_gateway.client_of(platform) as client:
-        answered = await client.post(PATH, json=body, headers=dict(ANN))
-    running.cancel()
-    await asyncio.wait([running])
+async def test_answer_has_its_pictures(
+    text: str, stream: bool, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
+    blob = await db.blobs.put(PIXEL, "image/png")
+    async with open_web(db, ScriptedModel([])) as web:
+        await web.gateway.router.stop(0)
+        asking = asyncio.create_task(web.ask("Draw a dot", stream=stream))
+        await wait_stored(db, 1)
+        found = await inbound_of(db, 1)
+        place: dict[str, Any] = {"platform": "http", "chat": found.chat, "address": found.address}
+        reply = types.NewOutgoing(text=text, attachments=[blob.digest], **place)
+        await db.mail.settle_inbound(None, 1, "answered", outgoing=[reply])
+        answered = await asking
     shown = f"![Image]({IMAGE})"
     assert (streamed_text if stream else text_of)(answered) == (f"{text}\n\n{shown}" if text else shown)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
-from holdfast.gateway import commands, message_policy, router, settings, worker
+from holdfast.gateway import commands, message_policy, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import agents
 from tests.support.agents import Trickle, calls, shape, tool
@@ -21,6 +20,7 @@ from tests.support.gateways import (
     new_inbound,
     open_gateway,
     open_turn,
+    settle,
     texts,
     wait_begun,
     wait_idle,
@@ -159,16 +159,13 @@ async def test_message_is_not_added_to_the_turn_of_a_notice(db: AsyncSessionDB) 
     gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
     steer = settings.GatewaySettings(busy="steer")
     async with open_gateway(db, model, settings=steer, tools=[tool("wait", gate)]) as (opened, chat):
-        await chat.say("Hi", key="1")
-        (old,) = await wait_settled(db, "1")
-        await chat.say("/new", key="2")
-        await wait_settled(db, "2")
+        old = await settle(db, chat, "Hi", key="1")
+        await settle(db, chat, "/new", key="2")
         await db.mail.add_inbox_entry(old.conversation_id or "", "n", "The build ended.")
         opened.router.wake()
         await gate.reached.wait()
         await chat.say("For the new one", key="3")
-        await chat.say("/status", key="4")
-        await wait_settled(db, "4")
+        await settle(db, chat, "/status", key="4")
         gate.go.set()
         (found,) = await wait_settled(db, "3")
         await wait_idle(opened, db)
@@ -188,8 +185,7 @@ async def test_message_of_another_chat_neither_steers_nor_stops_the_turn(mode: s
     script = ["For one.", *["For two."] * 3]
     async with open_turn(db, script, busy=mode, where=one, platforms=[Observing()]) as turn:
         (began,) = await db.routes()
-        await turn.chat.say(f"/resume {began.conversation_id}", key="r", **two)
-        await wait_settled(db, "r")
+        await settle(db, turn.chat, f"/resume {began.conversation_id}", key="r", **two)
         await turn.chat.say("A?", key="2", **two)
         await wait_begun(db, "2")
         await turn.chat.say("B?", key="3", **two)
@@ -241,8 +237,7 @@ async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSes
         await chat.say("Second", key="1")
         await wait_begun(db, "1")
         await chat.say("Third", key="2")
-        await chat.say("/status", key="3")
-        await wait_settled(db, "3")
+        await settle(db, chat, "/status", key="3")
         other.interrupt()
         await running
         one, two = await wait_settled(db, "1", "2")
@@ -269,54 +264,24 @@ async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: A
     assert (sent[3:], deleted.outcome, dropped.outcome) == (["First.", "Fourth."], "interrupted", "dropped")
 
 
-async def test_message_at_the_very_end_of_a_turn_is_processed_right_after_it(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
-    read, go_on = asyncio.Event(), asyncio.Event()
-    open_inbound = db.mail.open_inbound
-
-    async def read_slowly(*given: Any) -> Any:
-        found = await open_inbound(*given)
-        read.set()
-        await go_on.wait()
-        return found
-
-    async with open_turn(db, ["First.", "Second."]) as turn:
-        db.mail.open_inbound = read_slowly  # type: ignore[method-assign]
-        await turn.chat.say("Two", key="2")
-        await read.wait()
-        turn.gate.go.set()
-        arrival = await db.mail.inbound_by_key("loopback", "1")
-        async with turn.gateway.runtimes.use("loopback:local") as runtime:
-            await runtime.wait_idle((arrival and arrival.target) or "")
-        await db.contacts.all()  # The worker has seen meanwhile that the turn is over.
-        go_on.set()
-        assert texts(await turn.chat.replies(2)) == ["First.", "Second."]
-
-
-@pytest.mark.parametrize("failing", ["reading the chat", "beginning the command", "renewing the lease"])
+@pytest.mark.parametrize("failing", ["reading the chat", "beginning the command"])
 async def test_stop_survives_a_store_that_fails_for_a_while(
     failing: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     failures: list[Exception] = [errors.StoreBusy(), errors.StoreFull()]
-    if failing == "renewing the lease":
-        del failures[1]
-
-    async def fail() -> None:
-        fail_at("begin.begun")
 
     def fail_at(point: str) -> None:
         if point == "begin.begun" and failures:
             raise failures.pop()
 
+    async def fail() -> None:
+        fail_at("begin.begun")
+
     async with open_turn(db) as turn:
         if failing == "reading the chat":
             intercept(db.mail, "open_inbound", fail)
             await until_async(lambda: not failures)  # It is read again and again, also without a new message.
-        elif failing == "renewing the lease":
-            intercept(db.mail, "renew_chat_lease", fail)
         else:
             monkeypatch.setattr(fault_points, "hook", fail_at)
         await turn.chat.say("/stop", key="2")

@@ -16,6 +16,7 @@ from tests.support.gateways import (
     new_inbound,
     open_gateway,
     open_turn,
+    settle,
     texts,
     wait_idle,
     wait_settled,
@@ -59,8 +60,7 @@ async def test_gateway_stops_although_the_store_fails(db: AsyncSessionDB) -> Non
     intercept(db.mail, "due_outgoing", fail)
     async with open_gateway(db, ScriptedModel(["Yes."]), grace=0.2) as (opened, chat):
         before = asyncio.all_tasks()
-        await chat.say("Hi", key="1")
-        await wait_settled(db, "1")
+        await settle(db, chat, "Hi", key="1")
         await wait_idle(opened, db)
         failing.set()
         await opened.stop()
@@ -91,8 +91,7 @@ async def test_message_outlives_a_failing_store_for_a_limited_number_of_attempts
     monkeypatch.setattr(worker, "MAX_HARMLESS", 50 if outcome == "answered" else 3)
     monkeypatch.setattr(fault_points, "hook", fail)
     async with open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
-        await chat.say("Hi", key="1")
-        (found,) = await wait_settled(db, "1")
+        found = await settle(db, chat, "Hi", key="1")
         said = "Yes." if outcome == "answered" else worker.GAVE_UP.format(count=5)
         assert texts(await chat.replies(1)) == [said]
     assert (found.outcome, found.attempts) == (outcome, attempts)
@@ -108,8 +107,7 @@ async def test_command_is_not_run_by_a_worker_that_lost_its_lease(monkeypatch: p
                 db.db.mail.acquire_chat_lease(f"route:{ROUTE}", holder="another")
 
         async with open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
-            await chat.say("Hi", key="1")
-            await wait_settled(db, "1")
+            await settle(db, chat, "Hi", key="1")
             await wait_idle(opened, db)
             before = await db.route(ROUTE)
             monkeypatch.setattr(fault_points, "hook", overtake)

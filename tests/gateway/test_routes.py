@@ -118,15 +118,6 @@ async def test_id_of_a_deleted_conversation_is_not_reused(db: AsyncSessionDB) ->
     assert await bindings.target(ROUTE) != coming
 
 
-async def test_conversation_that_took_the_route_meanwhile_is_found(db: AsyncSessionDB) -> None:
-    bindings = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
-    coming = await bindings.target(ROUTE)
-    assert await bindings.other_target(ROUTE, coming) is None
-    await begin(db)
-    assert await bindings.other_target(ROUTE, coming) == "talk"
-    assert await bindings.other_target(ROUTE, "talk") is None
-
-
 # --- resets ---------------------------------------------------------------------------------------------------
 
 
@@ -142,20 +133,6 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def at(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M"))
-
-
-@pytest.mark.parametrize(
-    ("policy", "idle", "due"),
-    [
-        (settings.ResetPolicy(), 1e6, False),
-        (settings.ResetPolicy("idle", hours=1), 0.99, False),
-        (settings.ResetPolicy("idle", hours=1), 1, True),
-        (settings.ResetPolicy("idle", hours=1), -24, False),
-        (settings.ResetPolicy("daily", hour=4), -24, False),
-    ],
-)
-def test_idle_chat_is_reset_after_its_hours(policy: settings.ResetPolicy, idle: float, due: bool) -> None:
-    assert routes.is_reset_due(policy, 1e9, 1e9 + idle * HOUR) is due
 
 
 @pytest.mark.usefixtures("berlin")

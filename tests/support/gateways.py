@@ -111,6 +111,15 @@ async def wait_settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback
     return found
 
 
+async def settle(
+    db: AsyncSessionDB, chat: memory_platform.MemoryPlatform, text: str, /, *, key: str, **where: str
+) -> types.InboundMessage:
+    """Send a message from a chat; return it as soon as it has an outcome."""
+    await chat.say(text, key=key, **where)
+    (found,) = await wait_settled(db, key)
+    return found
+
+
 async def wait_begun(db: AsyncSessionDB, key: str) -> None:
     """Wait until a worker has begun this inbound message."""
 
