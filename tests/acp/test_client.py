@@ -396,15 +396,13 @@ async def test_nothing_continues_if_the_editor_neither_kills_nor_releases(
             assert running.result().content == "here\n[exit code 0]"
 
 
-@pytest.mark.parametrize("how", ["no terminals", "unknown method", "other files", "odd folder"])
+@pytest.mark.parametrize("how", ["no terminals", "unknown method", "odd folder"])
 async def test_command_runs_directly_if_the_editor_cannot_run_it(
     tmp_path: Path, leash: processes.Leash, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_terminals(tmp_path, leash, terminal=how != "no terminals") as (editor, do, _):
         if how == "unknown method":
             editor.refusing = {"create": method_not_found()}
-        elif how == "other files":
-            editor.elsewhere = "/nowhere"
         elif how == "odd folder":
             (tmp_path / "a b;touch c").mkdir()
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b;touch c"))

@@ -12,7 +12,6 @@ import pytest
 from acp import helpers
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.acp import client as editors
 from holdfast.acp import modes, server
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals as permissions
@@ -58,11 +57,10 @@ class SlowProgram(Program):
     """A program whose first session closes when `leave` is set, and may fail then."""
 
     failure: Exception | None = None
+    leave: asyncio.Event
 
     @asynccontextmanager
-    async def open_runtime(
-        self, place: sessions.SessionSpec, client: editors.ToolClient
-    ) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(self, place: sessions.SessionSpec, client: Any) -> AsyncIterator[runtime.Runtime]:
         async with super().open_runtime(place, client) as opened:
             yield opened
         if place is self.places[0]:
@@ -111,7 +109,7 @@ async def test_session_that_closes_badly_does_not_affect_another(
     failure: Exception | None, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
 ) -> None:
     program = SlowProgram(db, ScriptedModel([]))
-    program.failure = failure
+    program.failure, program.leave = failure, asyncio.Event()
     async with connect(program) as editor:
         closing = editor.asking("session/close", sessionId=await editor.new())
         await editor.ask("session/close", sessionId=await editor.new())
@@ -121,16 +119,18 @@ async def test_session_that_closes_badly_does_not_affect_another(
     assert program.open == 0
 
 
-async def test_closing_answers_a_running_prompt_first() -> None:
+@pytest.mark.parametrize(("method", "given", "left"), [("session/close", {}, 0), ("session/load", WHERE, 1)])
+async def test_closing_or_reopening_a_session_answers_its_running_prompt(
+    method: str, given: dict[str, Any], left: int
+) -> None:
     model = agents.Trickle("so far ")
     async with open_editor(model=model) as editor:
         session = await editor.new()
         prompting = editor.prompting(session, "one")
         await model.stuck.reached.wait()
-        closing = editor.asking("session/close", sessionId=session)
+        await editor.ask(method, sessionId=session, **given)
         assert result(await prompting) == {"stopReason": "cancelled"}
-        assert result(await closing) == {}
-        assert editor.program.open == 0
+        assert editor.program.open == left
 
 
 # --- load and resume -----------------------------------------------------------------------------------
@@ -188,17 +188,6 @@ async def test_resume_sends_no_transcript_and_continues() -> None:
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user", "assistant"] * 2
 
 
-async def test_loading_an_open_session_reopens_it_and_answers_its_prompt() -> None:
-    model = agents.Trickle("so far ")
-    async with open_editor(model=model) as editor:
-        session = await editor.new()
-        prompting = editor.prompting(session, "one")
-        await model.stuck.reached.wait()
-        await editor.ask("session/load", sessionId=session, **WHERE)
-        assert result(await prompting) == {"stopReason": "cancelled"}
-        assert editor.program.open == 1
-
-
 async def test_id_of_any_session_of_a_conversation_opens_it() -> None:
     async with open_editor(["A"]) as editor:
         await store(editor.program.db, "talk")
@@ -240,7 +229,7 @@ async def test_disconnected_editor_is_not_logged_as_an_error(caplog: pytest.LogC
         editor.asking("session/load", sessionId="talk", **WHERE)
         await until_async(lambda: any("method" in each for each in editor.frames))
         (editor.vanish if first == "output" else editor.leave)()
-        await until_async(editor.is_heard)
+        await until_async(editor.unheard.empty)
         editor.reads.set()
         await asyncio.wait([editor.serving])
     assert caplog.records == []
@@ -271,7 +260,7 @@ async def test_session_is_listed_in_its_own_folder_only(
 
 
 @pytest.mark.parametrize(
-    "asked", [{"cwd": "here"}, {"cwd": "/\0"}, {"cwd": "/" + "x" * 5000}, {"cursor": "?"}, {"cursor": "-1"}]
+    "asked", [{"cwd": "here"}, {"cwd": "/\0"}, {"cwd": "/" + "x" * 5000}, {"cursor": "?"}, {"cursor": "9" * 16}]
 )
 async def test_invalid_list_request_is_refused(asked: dict[str, str]) -> None:
     async with open_editor() as editor:

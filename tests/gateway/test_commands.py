@@ -14,7 +14,7 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import gateways
 from tests.support.agents import shape
-from tests.support.gateways import ROUTE, begin_elsewhere, open_gateway, open_turn, texts, wait_idle, wait_settled
+from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
 
 
 async def send(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",) * 9, **given: Any) -> list[str]:
@@ -45,19 +45,6 @@ async def test_command_is_answered_before_the_first_message(line: str, starts: s
     (found,) = await wait_settled(db, "1")
     assert (found.outcome, found.conversation_id) == ("command", None)
     assert await db.list_sessions() == []
-
-
-async def test_command_that_was_begun_before_is_not_repeated(db: AsyncSessionDB) -> None:
-    await db.create_session("talk", source="test")
-    await db.append_message("talk", role="user", content="Hi")
-    await db.bind_route(ROUTE, "talk", version=0)
-    await begin_elsewhere(db, "1", "/title Mine")
-    async with open_gateway(db, ScriptedModel()) as (_, chat):
-        (sent,) = await chat.replies(1)
-    (found,) = await wait_settled(db, "1")
-    assert sent.text == commands.NOT_REPEATED.format(line="/title")
-    assert (found.outcome, found.attempts) == ("command", 2)
-    assert (await db.conversation("talk")).title is None
 
 
 async def test_new_conversation_begins_with_the_next_message_and_has_its_title(db: AsyncSessionDB) -> None:

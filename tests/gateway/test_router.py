@@ -10,43 +10,34 @@ from holdfast import AsyncSessionDB, errors, fault_points
 from holdfast.gateway import commands, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import conversations, gateways
-from tests.support.gateways import (
-    ROUTE,
-    intercept,
-    new_inbound,
-    open_gateway,
-    open_turn,
-    settle,
-    texts,
-    wait_idle,
-    wait_settled,
-)
 from tests.support.polling import until_async
 
 
 async def test_chats_take_turns_if_there_are_not_enough_slots(db: AsyncSessionDB) -> None:
     every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
     for key in every:
-        await db.mail.add_inbound(new_inbound(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0]))
-    async with open_gateway(db, ScriptedModel(["Yes."] * 9), settings=settings.GatewaySettings(chats=1)):
-        found = await wait_settled(db, *every)
+        await db.mail.add_inbound(
+            gateways.new_inbound(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0])
+        )
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9), settings=settings.GatewaySettings(chats=1)):
+        found = await gateways.wait_settled(db, *every)
     assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)
 
 
 async def test_stopping_gateway_begins_nothing_and_the_next_one_continues(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["Done."], grace=20.0) as turn:
+    async with gateways.open_turn(db, ["Done."], grace=20.0) as turn:
         await turn.chat.say("/title Another", key="2")
         stops = asyncio.create_task(turn.gateway.stop())
         await until_async(lambda: turn.gateway.router._worker.stopping)
         turn.gate.go.set()
         await stops
-        assert texts(turn.chat.sent) == ["Done."]
-    (left,) = await db.mail.open_inbound(ROUTE)
+        assert gateways.texts(turn.chat.sent) == ["Done."]
+    (left,) = await db.mail.open_inbound(gateways.ROUTE)
     assert (left.key, left.attempts) == ("2", 0)
-    async with open_gateway(db, ScriptedModel()) as (opened, chat):
-        (found,) = await wait_settled(db, "2")
-        await wait_idle(opened, db)
-        assert not any("begun before" in text for text in texts(chat.sent))
+    async with gateways.open_gateway(db, ScriptedModel()) as (opened, chat):
+        (found,) = await gateways.wait_settled(db, "2")
+        await gateways.wait_idle(opened, db)
+        assert not any("begun before" in text for text in gateways.texts(chat.sent))
     assert (await db.conversation(found.conversation_id or "")).title == "Another"
 
 
@@ -57,11 +48,11 @@ async def test_gateway_stops_although_the_store_fails(db: AsyncSessionDB) -> Non
         if failing.is_set():
             raise errors.StoreBusy
 
-    intercept(db.mail, "due_outgoing", fail)
-    async with open_gateway(db, ScriptedModel(["Yes."]), grace=0.2) as (opened, chat):
+    gateways.intercept(db.mail, "due_outgoing", fail)
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), grace=0.2) as (opened, chat):
         before = asyncio.all_tasks()
-        await settle(db, chat, "Hi", key="1")
-        await wait_idle(opened, db)
+        await gateways.settle(db, chat, "Hi", key="1")
+        await gateways.wait_idle(opened, db)
         failing.set()
         await opened.stop()
         assert len(opened.runtimes) == 0
@@ -90,10 +81,10 @@ async def test_message_outlives_a_failing_store_for_a_limited_number_of_attempts
     monkeypatch.setattr(worker, "MAX_ATTEMPTS", 2)
     monkeypatch.setattr(worker, "MAX_HARMLESS", 50 if outcome == "answered" else 3)
     monkeypatch.setattr(fault_points, "hook", fail)
-    async with open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
-        found = await settle(db, chat, "Hi", key="1")
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
+        found = await gateways.settle(db, chat, "Hi", key="1")
         said = "Yes." if outcome == "answered" else worker.GAVE_UP.format(count=5)
-        assert texts(await chat.replies(1)) == [said]
+        assert gateways.texts(await chat.replies(1)) == [said]
     assert (found.outcome, found.attempts) == (outcome, attempts)
 
 
@@ -104,19 +95,19 @@ async def test_command_is_not_run_by_a_worker_that_lost_its_lease(monkeypatch: p
         def overtake(point: str) -> None:
             if point == "gateway.begun":
                 clock.advance(31)
-                db.db.mail.acquire_chat_lease(f"route:{ROUTE}", holder="another")
+                db.db.mail.acquire_chat_lease(f"route:{gateways.ROUTE}", holder="another")
 
-        async with open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
-            await settle(db, chat, "Hi", key="1")
-            await wait_idle(opened, db)
-            before = await db.route(ROUTE)
+        async with gateways.open_gateway(db, ScriptedModel(["Hello!"])) as (opened, chat):
+            await gateways.settle(db, chat, "Hi", key="1")
+            await gateways.wait_idle(opened, db)
+            before = await db.route(gateways.ROUTE)
             monkeypatch.setattr(fault_points, "hook", overtake)
             await chat.say("/new", key="2")
             await gateways.wait_begun(db, "2")
             await until_async(lambda: not opened.router.active)
             monkeypatch.undo()
-            assert await db.route(ROUTE) == before
-            assert commands.NEW not in texts(chat.sent)
+            assert await db.route(gateways.ROUTE) == before
+            assert commands.NEW not in gateways.texts(chat.sent)
 
 
 async def test_sender_denied_while_a_message_waited_is_not_answered(db: AsyncSessionDB) -> None:
@@ -125,9 +116,9 @@ async def test_sender_denied_while_a_message_waited_is_not_answered(db: AsyncSes
 
     for sender in ("mallory", "ann"):
         place = {"route": f"agent:main:loopback:dm:{sender}", "chat": f"dm:{sender}", "address": {"chat": sender}}
-        await db.mail.add_inbound(new_inbound(sender, "Hi", sender=sender, at=db.db._clock() - 60, **place))
-    async with open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=may_speak) as (_, chat):
-        mallory, ann = await wait_settled(db, "mallory", "ann")
+        await db.mail.add_inbound(gateways.new_inbound(sender, "Hi", sender=sender, at=db.db._clock() - 60, **place))
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=may_speak) as (_, chat):
+        mallory, ann = await gateways.wait_settled(db, "mallory", "ann")
         await chat.replies(1)
         assert (mallory.outcome, ann.outcome) == ("refused", "answered")
         assert [each.address for each in chat.sent] == [{"chat": "ann"}]

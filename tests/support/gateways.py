@@ -51,15 +51,13 @@ class HeldModel(ScriptedModel):
 
 
 def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
-    """Return a factory of runtimes whose agents use this model; conversation ids are added to `built`."""
-    built: list[str] = given.pop("built", [])
+    """Return a factory of runtimes whose agents use this model."""
 
     @asynccontextmanager
     async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(db.permissions, owner=owner)
 
         async def build(conversation_id: str) -> AIAgent:
-            built.append(conversation_id)
             options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
             return agents.agent(db, model, session_id=conversation_id, **options)
 
