@@ -77,26 +77,20 @@ def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[di
     ("wrong", "code"),
     [
         (b"{", -32700),
-        (b"\xff\xfe", -32700),
         (b"[" * 5_000, -32700),
         (line(HELLO).decode().encode("utf-16"), -32700),
         (b"\xef\xbb\xbf" + line(HELLO), -32700),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999}}', -32700),
         (b'{"a": NaN}', -32700),
-        (b'{"a": "\\ud800"', -32700),
         (b"[1]", -32600),
-        (b"null", -32600),
-        (b"{}", -32600),
         (line({"id": 5, "method": "x"}), -32600),
         (line({"jsonrpc": "1.0", "method": "x"}), -32600),
-        (line({"jsonrpc": "2.0", "method": 7}), -32600),
         (line({"jsonrpc": "2.0", "id": {}, "method": "x"}), -32600),
         (line([HELLO, NEW]), -32600),
         (b"x" * 10_001, -32600),
         # Responses that cannot be assigned to a request.
         (b'{"jsonrpc": "2.0", "result": {"id": 7, "content": "' + b"x" * 10_000, -32600),
         (b'{"jsonrpc": "2.0", "id": true, "result": {}}', -32600),
-        (b'{"jsonrpc": "2.0", "result": {}}', -32600),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -197,11 +191,6 @@ def test_initialize_result_has_our_version_and_offers_only_what_works(
     assert made["protocolVersion"] == 1
     assert made["agentCapabilities"]["mcpCapabilities"] == {"http": mcp, "sse": mcp}
     assert made["agentCapabilities"]["promptCapabilities"]["audio"] is False
-
-
-@pytest.mark.parametrize("said", [None, [], "x", {"clientCapabilities": 7}, {}])
-def test_missing_client_capabilities_are_empty(said: object) -> None:
-    assert channel.parse_client_capabilities(said) == {}
 
 
 def test_initialize_is_answered_before_slow_modules_are_loaded() -> None:

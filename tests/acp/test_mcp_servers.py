@@ -65,6 +65,11 @@ async def test_servers_have_unique_names_and_their_secrets_are_not_shown(tmp_pat
     (known,) = mcp_servers.convert_servers([raw(API_KEY="hunter2-hunter2")])
     assert known.given == (("API_KEY", "hunter2-hunter2"),)
     assert "hunter2" not in repr(known)
+    headers = [schema.HttpHeader(name="x-key", value="hunter2-hunter2")]
+    (web,) = mcp_servers.convert_servers(
+        [schema.HttpMcpServer(type="http", name="web", url="https://w", headers=headers)]
+    )
+    assert (web.headers, web.given) == ({"x-key": "hunter2-hunter2"}, (("x-key", "hunter2-hunter2"),))
     several = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
     assert [each.name for each in several] == ["a b", "a b-2", "a b-2-2", "c"]
     for given in ([], None):
@@ -82,14 +87,6 @@ async def test_servers_of_the_settings_keep_their_names_and_are_not_duplicated(t
         assert await run(tools["raw__echo"], text="a") == '{"text": "a"}'
 
 
-async def test_prompts_of_a_server_are_commands(tmp_path: Path) -> None:
-    async with mcp_servers.open_servers([raw()], tmp_path) as brought:
-        await wait_tool(brought, "raw__echo")
-        assert brought is not None
-        assert "raw:greet" in {each.name for each in brought.listed()}
-        assert await brought.text("raw:greet", "who=you") is not None
-
-
 async def test_unavailable_server_is_reported_and_blocks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -100,17 +97,6 @@ async def test_unavailable_server_is_reported_and_blocks_nothing(
         assert source is not None
         assert any("broken" in remark for remark in (await source.offer()).remarks)
     assert "through" in caplog.text
-
-
-async def test_http_server_gets_its_headers(tmp_path: Path) -> None:
-    with mcp_http_server.serving() as there:
-        given = schema.HttpMcpServer(
-            type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
-        )
-        (known,) = mcp_servers.convert_servers([given])
-        assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
-        async with mcp_servers.open_servers([given], tmp_path) as source:
-            assert await run((await wait_tool(source, "web__ok"))["web__ok"]) == "fine"
 
 
 class SseServer:

@@ -20,7 +20,6 @@ from holdfast.runtime import runtime, subscriptions
 from holdfast.tools import base as tools
 from tests.support import agents, approvals
 from tests.support.acp_editor import Editor, Program, connect, open_editor, refusal, result
-from tests.support.polling import until_async
 
 UNKNOWN = "20200101_000000_abcdef"
 WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
@@ -93,15 +92,6 @@ async def test_invalid_folder_is_refused(folder: str) -> None:
     async with open_editor() as editor:
         assert (await refusal(editor.new(folder))).code == -32602
         assert (await refusal(editor.new("/", additionalDirectories=[folder]))).code == -32602
-
-
-async def test_number_of_open_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
-    async with open_editor(["A"]) as editor:
-        one, _ = await editor.new(), await editor.new()
-        assert (await refusal(editor.new())).code == -32600
-        await editor.ask("session/close", sessionId=one)
-        await editor.new()
 
 
 @pytest.mark.parametrize("failure", [None, errors.HoldfastError("It is stuck.")], ids=["slow", "failing"])
@@ -188,15 +178,6 @@ async def test_resume_sends_no_transcript_and_continues() -> None:
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user", "assistant"] * 2
 
 
-async def test_id_of_any_session_of_a_conversation_opens_it() -> None:
-    async with open_editor(["A"]) as editor:
-        await store(editor.program.db, "talk")
-        head = (await editor.program.db.branch("talk")).id
-        await editor.ask("session/load", sessionId=head, **WHERE)
-        await editor.prompt(head, "two")
-        assert editor.text(session=head) == "A"
-
-
 async def test_session_without_messages_can_be_opened_and_forked() -> None:
     async with open_editor(["A", "B"]) as editor:
         session = await editor.new()
@@ -216,23 +197,6 @@ async def test_deleted_conversation_refuses_prompts_and_is_not_found(caplog: pyt
         await editor.ask("session/close", sessionId=session)
         assert (await refusal(editor.ask("session/load", sessionId=session, **WHERE))).code == -32002
     assert not [each for each in caplog.records if each.exc_info]
-
-
-@pytest.mark.parametrize("first", ["output", "input"])
-async def test_disconnected_editor_is_not_logged_as_an_error(caplog: pytest.LogCaptureFixture, first: str) -> None:
-    async with open_editor() as editor:
-        db = editor.program.db
-        await store(db, "talk")
-        await db.append_message("talk", role="user", content="more")
-        # It disconnects after the first message, and before the second.
-        editor.reads.clear()
-        editor.asking("session/load", sessionId="talk", **WHERE)
-        await until_async(lambda: any("method" in each for each in editor.frames))
-        (editor.vanish if first == "output" else editor.leave)()
-        await until_async(editor.unheard.empty)
-        editor.reads.set()
-        await asyncio.wait([editor.serving])
-    assert caplog.records == []
 
 
 # --- list, folders and forks ------------------------------------------------------------------------------
@@ -430,13 +394,10 @@ async def test_invalid_choice_is_refused_and_changes_nothing(option: str, value:
 @pytest.mark.parametrize(
     ("method", "params", "code"),
     [
-        ("session/new", {}, -32602),
         ("session/new", {"cwd": 7, "mcpServers": []}, -32602),
-        ("session/prompt", {"sessionId": "x", "prompt": "text"}, -32602),
         ("session/prompt", {"sessionId": "x", "prompt": [{"type": "dance"}]}, -32602),
         ("authenticate", {"methodId": "oauth"}, -32602),
         ("session/explode", {}, -32601),
-        ("_own/method", {}, -32601),
         ("session/load", {"sessionId": UNKNOWN, **WHERE}, -32002),
         ("session/resume", {"sessionId": "x" * 5_000, **WHERE}, -32002),
         ("session/fork", {"sessionId": "", **WHERE}, -32002),

@@ -95,7 +95,7 @@ class Editor:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.unheard: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unheard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[Any, asyncio.Future[Any]] = {}
         self._more = asyncio.Condition()
         self._seen = self.number = 0
@@ -110,7 +110,7 @@ class Editor:
         self.serving: asyncio.Task[None]
 
     async def receive(self) -> bytes | None:
-        return await self.unheard.get()
+        return await self._unheard.get()
 
     async def send(self, frame: bytes) -> None:
         if self._gone.is_set():
@@ -139,14 +139,14 @@ class Editor:
         self.raw(json.dumps(frame).encode())
 
     def raw(self, line: bytes) -> None:
-        self.unheard.put_nowait(line)
+        self._unheard.put_nowait(line)
 
     def vanish(self) -> None:
         """Read nothing more, without notice."""
         self._gone.set()
 
     def leave(self) -> None:
-        self.unheard.put_nowait(None)
+        self._unheard.put_nowait(None)
 
     def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
         return self.put(method, params)
