@@ -70,3 +70,14 @@ async def test_notice_of_a_stopped_gateway_is_answered_by_the_next_one(db: Async
         assert texts(await chat.replies(1)) == ["Told."]
         await wait_idle(opened, db)
     assert await db.mail.inbox_entries(here) == []
+
+
+async def test_stop_ends_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
+    gate = Gate()
+    async with open_gateway(db, ScriptedModel(["Hello!", calls("wait")]), tools=[tool("wait", gate)]) as (opened, chat):
+        here = await begin(db, chat)
+        await db.mail.add_inbox_entry(here, "n1", "The build ended.")
+        await gate.reached.wait()
+        await settle(db, chat, "/stop", key="2", **ANN)
+        await wait_idle(opened, db)
+    assert await db.mail.inbox_entries(here) == []
