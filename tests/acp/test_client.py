@@ -73,13 +73,9 @@ async def open_files(
     """Connect an editor with these capabilities, and run the file tools for it."""
     editor = Editor()
     async with acp_sdk_client.connect(editor) as conn:
-        offered = acp_sdk_client.capabilities(read=read, write=write)
-        yield (
-            editor,
-            ToolRunner(
-                client_files.file_tools_for(conn, acp_sdk_client.SESSION, offered, roots, off_limits=off_limits)
-            ),
-        )
+        files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
+        offered, session = schema.ClientCapabilities(fs=files), acp_sdk_client.SESSION
+        yield editor, ToolRunner(client_files.file_tools_for(conn, session, offered, roots, off_limits=off_limits))
 
 
 @pytest.fixture

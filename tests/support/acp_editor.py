@@ -184,11 +184,10 @@ class Editor:
                         return update
                 await self._more.wait()
 
-    async def wait_question(self, number: int = 1) -> dict[str, Any]:
-        """Return the permission request of this number as soon as it was received."""
+    async def wait_question(self) -> None:
+        """Wait until a permission request was received."""
         async with self._more:
-            await self._more.wait_for(lambda: len(self.questions) >= number)
-        return self.questions[number - 1]
+            await self._more.wait_for(lambda: self.questions)
 
     def received(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
         """Return the updates of these kinds so far."""

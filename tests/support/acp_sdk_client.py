@@ -22,11 +22,6 @@ ENDING = 5.0
 SESSION = "20260527_234659_e65f0e"
 
 
-def capabilities(*, read: bool = False, write: bool = False) -> schema.ClientCapabilities:
-    files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
-    return schema.ClientCapabilities(fs=files)
-
-
 class Terminal:
     """A command that an editor runs; it is killed when it is released."""
 
