@@ -77,26 +77,20 @@ def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[di
     ("wrong", "code"),
     [
         (b"{", -32700),
-        (b"\xff\xfe", -32700),
         (b"[" * 5_000, -32700),
         (line(HELLO).decode().encode("utf-16"), -32700),
         (b"\xef\xbb\xbf" + line(HELLO), -32700),
         (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999}}', -32700),
         (b'{"a": NaN}', -32700),
-        (b'{"a": "\\ud800"', -32700),
         (b"[1]", -32600),
-        (b"null", -32600),
-        (b"{}", -32600),
         (line({"id": 5, "method": "x"}), -32600),
         (line({"jsonrpc": "1.0", "method": "x"}), -32600),
-        (line({"jsonrpc": "2.0", "method": 7}), -32600),
         (line({"jsonrpc": "2.0", "id": {}, "method": "x"}), -32600),
         (line([HELLO, NEW]), -32600),
         (b"x" * 10_001, -32600),
         # Responses that cannot be assigned to a request.
         (b'{"jsonrpc": "2.0", "result": {"id": 7, "content": "' + b"x" * 10_000, -32600),
         (b'{"jsonrpc": "2.0", "id": true, "result": {}}', -32600),
-        (b'{"jsonrpc": "2.0", "result": {}}', -32600),
     ],
     ids=lambda value: repr(value)[:40],
 )
@@ -199,11 +193,6 @@ def test_initialize_result_has_our_version_and_offers_only_what_works(
     assert made["agentCapabilities"]["promptCapabilities"]["audio"] is False
 
 
-@pytest.mark.parametrize("said", [None, [], "x", {"clientCapabilities": 7}, {}])
-def test_missing_client_capabilities_are_empty(said: object) -> None:
-    assert channel.parse_client_capabilities(said) == {}
-
-
 def test_initialize_is_answered_before_slow_modules_are_loaded() -> None:
     code = """
 import sys
@@ -216,12 +205,6 @@ print(sorted(heavy & {*sys.modules}))
 
 
 # --- sending -------------------------------------------------------------------------------------------
-
-
-async def test_frames_are_sent_in_order() -> None:
-    wire = channel.EditorChannel(carrier := Lines(), "1.0")
-    await asyncio.gather(*(wire.send({"id": number, "result": None}) for number in range(100)))
-    assert [each["id"] for each in carrier.sent] == [*range(100)]
 
 
 async def test_error_data_is_encodable_and_without_the_input() -> None:
@@ -243,16 +226,6 @@ async def test_editor_that_reads_nothing_any_more_is_not_served() -> None:
     assert not await wire.wait_initialized()
     assert await wire.receive() is None
     await wire.refuse_all("The store cannot be opened.")
-
-
-async def test_editor_is_served_if_its_reading_cannot_be_observed() -> None:
-    class Unobservable(Lines):
-        async def unread(self) -> None:
-            raise AttributeError("poll")
-
-    wire = channel.EditorChannel(Unobservable(line(HELLO), line(NEW)), "1.0")
-    assert await wire.wait_initialized()
-    assert [await wire.receive(), await wire.receive()] == [NEW, None]
 
 
 async def test_request_to_a_disconnected_editor_fails_and_a_response_is_dropped() -> None:

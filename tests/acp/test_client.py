@@ -40,14 +40,10 @@ async def answer_invalid() -> object:
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda: fail(acp.RequestError(-32603, "Internal error", None)), "request: 'Internal error'."),
         (lambda: fail(acp.RequestError(-32603, "No", {"details": "private"})), "request: 'No: private'."),
-        (lambda: fail(acp.RequestError(-32603, "No", "private")), "request: 'No: private'."),
         (lambda: fail(acp.RequestError(-32603, "No", {"details": 7, "message": "no"})), "request: 'No: no'."),
-        (lambda: fail(acp.RequestError(-32603, "No", [1])), "request: 'No'."),
         (answer_invalid, "invalid response"),
         (lambda: fail(ConnectionError("Connection closed")), "has disconnected"),
-        (lambda: fail(BrokenPipeError()), "has disconnected"),
         (lambda: asyncio.Event().wait(), "did not answer within 0.01 s"),
     ],
 )
@@ -77,13 +73,9 @@ async def open_files(
     """Connect an editor with these capabilities, and run the file tools for it."""
     editor = Editor()
     async with acp_sdk_client.connect(editor) as conn:
-        offered = acp_sdk_client.capabilities(read=read, write=write)
-        yield (
-            editor,
-            ToolRunner(
-                client_files.file_tools_for(conn, acp_sdk_client.SESSION, offered, roots, off_limits=off_limits)
-            ),
-        )
+        files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
+        offered, session = schema.ClientCapabilities(fs=files), acp_sdk_client.SESSION
+        yield editor, ToolRunner(client_files.file_tools_for(conn, session, offered, roots, off_limits=off_limits))
 
 
 @pytest.fixture
@@ -202,13 +194,6 @@ async def test_refusal_of_the_editor_is_not_circumvented(file: Path) -> None:
     assert "The editor has disconnected." in await do.text("read_file", path="a.txt")
 
 
-async def test_editor_that_does_not_answer_ends_the_call(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client.request, "__defaults__", (0.05,))
-    async with open_files(file.parent) as (editor, do):
-        editor.before = lambda _: asyncio.Event().wait()
-        assert "did not answer within" in await do.text("read_file", path="a.txt")
-
-
 @pytest.mark.parametrize(
     ("name", "data"),
     [("latin.txt", b"caf\xe9\n"), ("big.txt", b"x\n" * (editor_buffers.MAX_BYTES // 2 + 1))],
@@ -289,20 +274,6 @@ async def test_command_means_the_same_to_every_editor_and_has_our_environment(
         assert (do.acts[-1].detail, editor.terminals) == (command, {})
 
 
-async def test_terminal_is_shown_with_its_call_while_it_runs(tmp_path: Path, leash: processes.Leash) -> None:
-    async with open_terminals(tmp_path, leash) as (editor, do, _):
-        running = asyncio.create_task(do("shell", command="while [ ! -e go ]; do sleep 0.01; done"))
-        await until_async(lambda: editor.updates)
-        assert not running.done()
-        (update,) = editor.updates
-        assert isinstance(update, schema.ToolCallProgress)
-        assert update.tool_call_id == "call-1"
-        assert update.content == [schema.TerminalToolCallContent(type="terminal", terminal_id="terminal-1")]
-        (tmp_path / "go").touch()
-        assert (await running).ok
-    assert os.path.basename(editor.started[0][-1]).startswith("while-e-go-do-sleep")
-
-
 @pytest.mark.parametrize(
     ("command", "ok", "starts", "ends"),
     [
@@ -373,42 +344,6 @@ async def test_cancelled_command_does_not_continue(
         assert leash.at_large() == []
 
 
-async def test_terminal_that_is_created_too_late_is_released(
-    tmp_path: Path, leash: processes.Leash, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(client, "REQUEST_SECONDS", 0.05)
-    come = asyncio.Event()
-
-    async def hold(method: str) -> None:
-        if method == "create":
-            await come.wait()
-
-    async with open_terminals(tmp_path, leash) as (editor, do, _):
-        editor.before = hold
-        assert "did not answer within 0.05 s" in await do.text("shell", command="touch done")
-        come.set()
-        await until_async(lambda: is_released(editor))
-    assert not (tmp_path / "done").exists()
-
-
-async def test_terminal_that_is_created_together_with_a_cancellation_is_released() -> None:
-    released: list[str] = []
-
-    class Client:
-        async def create_terminal(self, **_: Any) -> schema.CreateTerminalResponse:
-            running.cancel()
-            return schema.CreateTerminalResponse(terminal_id="late")
-
-        async def release_terminal(self, _session_id: str, terminal_id: str) -> None:
-            released.append(terminal_id)
-
-    conn: Any = Client()
-    running = asyncio.create_task(client_terminals.ClientTerminals(conn, acp_sdk_client.SESSION)._create("script", "/"))
-    await asyncio.wait([running])
-    assert running.cancelled()
-    await until_async(lambda: released == ["late"])
-
-
 @pytest.mark.parametrize("how", ["timeout", "cancelled", "disconnected", "finished"])
 async def test_nothing_continues_if_the_editor_neither_kills_nor_releases(
     tmp_path: Path, place: Path, leash: processes.Leash, monkeypatch: pytest.MonkeyPatch, how: str
@@ -439,15 +374,13 @@ async def test_nothing_continues_if_the_editor_neither_kills_nor_releases(
             assert running.result().content == "here\n[exit code 0]"
 
 
-@pytest.mark.parametrize("how", ["no terminals", "unknown method", "other files", "odd folder"])
+@pytest.mark.parametrize("how", ["no terminals", "unknown method", "odd folder"])
 async def test_command_runs_directly_if_the_editor_cannot_run_it(
     tmp_path: Path, leash: processes.Leash, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_terminals(tmp_path, leash, terminal=how != "no terminals") as (editor, do, _):
         if how == "unknown method":
             editor.refusing = {"create": method_not_found()}
-        elif how == "other files":
-            editor.elsewhere = "/nowhere"
         elif how == "odd folder":
             (tmp_path / "a b;touch c").mkdir()
             monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a b;touch c"))
@@ -476,26 +409,12 @@ async def test_command_that_the_editor_refuses_is_not_run(tmp_path: Path, place:
     assert not (tmp_path / "done").exists()
 
 
-@pytest.mark.parametrize("folder", ["..", "/", "nowhere", "link"])
-async def test_folder_outside_is_refused_before_the_editor_is_asked(
-    tmp_path: Path, leash: processes.Leash, folder: str
-) -> None:
-    root = tmp_path / "project"
-    root.mkdir()
-    (root / "link").symlink_to(tmp_path)
-    async with open_terminals(root, leash) as (editor, do, _):
-        assert not (await do("shell", command="ls", folder=folder)).ok
-        assert editor.asked == []
-
-
 @pytest.mark.parametrize(
     ("status", "late", "ok", "ending"),
     [
         ({"exit_code": 0}, None, True, "[exit code 0]"),
-        ({"exit_code": 1}, None, False, "[exit code 1]"),
         ({"exit_code": 0}, 2.5, False, "[killed after 2.5 s; give it a longer `timeout`, or use start_process]"),
         ({"exit_code": 0, "signal": "SIGKILL"}, None, False, "[killed by 'SIGKILL']"),
-        ({}, None, False, "[It was stopped; the exit code is unknown.]"),
         (None, None, False, "[It was stopped; the exit code is unknown.]"),
     ],
 )

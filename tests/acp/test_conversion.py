@@ -78,10 +78,7 @@ def test_large_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("shell", {"command": "make\ttest\nnow"}, "make test now", "execute"),
         ("read_file", {"path": "a.py"}, "Read a.py", "read"),
-        ("edit_file", {"path": "a.py", "old": "x"}, "Edit a.py", "edit"),
-        ("search_files", {"pattern": "x"}, "Search x", "search"),
         ("github__issues", {"query": "x"}, "github__issues x", "other"),
-        ("anything", {}, "anything", "other"),
         ("shell", {"command": "x" * 1000}, "x" * 159 + "…", "execute"),
         ("shell", {"command": 7}, "shell", "execute"),
     ],
@@ -98,9 +95,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     ("given", "parsed"),
     [
-        ("", {}),
         ("{", {}),
-        ("[1]", {}),
         ('{"path": "a\\ud800b"}', {"path": "a\ufffdb"}),
         ('{"\\ud83d": [{"\\ude00": "\\ud83d\\ude00"}]}', {"\ufffd": [{"\ufffd": "\U0001f600"}]}),
         ({"path": "a\ud800b"}, {"path": "a\ufffdb"}),
@@ -155,7 +150,6 @@ def test_options_mean_what_they_say_and_show_every_rule(number: int) -> None:
         ({"partial": True}, "max_tokens"),
         ({"exit_reason": "interrupted", "interrupted": True}, "cancelled"),
         ({"exit_reason": "steps", "completed": False}, "max_turn_requests"),
-        ({"exit_reason": "cost", "completed": False}, "max_turn_requests"),
     ],
 )
 def test_turn_has_a_stop_reason(given: dict[str, Any], stop: str) -> None:
@@ -174,21 +168,10 @@ def test_failed_turn_is_an_error(reason: events.Exit) -> None:
 STEP = {"step": "look", "status": "pending"}
 
 
-def test_plan_is_shown_in_order() -> None:
-    shown = plans.plan_update({"steps": [STEP, {"step": "leap", "status": "completed", "priority": "high"}]})
-    assert shown is not None
-    assert [(each.content, each.status, each.priority) for each in shown.entries] == [
-        ("look", "pending", "medium"),
-        ("leap", "completed", "high"),
-    ]
-
-
 @pytest.mark.parametrize(
     "steps",
     [
         None,
-        [7],
-        [{"step": "x"}],
         [{"step": 7, "status": "pending"}],
         [{"step": "x", "status": "soon"}],
         [STEP | {"priority": "urgent"}],
@@ -220,21 +203,6 @@ def test_edit_is_shown_as_requested_before_its_result() -> None:
     edits = [{"old_text": "a", "new_text": "b"}, {"old_text": "c", "new_text": "d"}, {"old_text": 1}, "no"]
     several = diffs.view_call("edit_file", {"path": "/other/a.py", "edits": edits}, None, Path(CWD))
     assert pairs(several) == [("/other/a.py", "a", "b"), ("/other/a.py", "c", "d")]
-
-
-def test_result_of_an_edit_becomes_diffs_with_lines(tmp_path: Path) -> None:
-    lines = [f"line {number}" for number in range(1, 101)]
-    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
-    do = FileTools(tmp_path)
-    edits = [{"old_text": "line 3\n", "new_text": "LINE 3\n"}, {"old_text": "line 90\n", "new_text": "a\nb\n"}]
-    result = do.text("edit_file", path="a.txt", edits=edits)
-    for words in (result, do.acts[-1].detail):
-        shown = diffs.view_call("edit_file", {"path": "a.txt", "edits": edits}, words, tmp_path)
-        path = str(tmp_path / "a.txt")
-        assert places(shown) == [(path, 3), (path, 90)]
-        first, second = pairs(shown)
-        assert first == (path, "\n".join(lines[:6]), "\n".join([*lines[:2], "LINE 3", *lines[3:6]]))
-        assert second == (path, "\n".join(lines[86:93]), "\n".join([*lines[86:89], "a", "b", *lines[90:93]]))
 
 
 @pytest.mark.parametrize(
@@ -279,13 +247,10 @@ def test_truncated_diff_is_ignored() -> None:
     [
         ("read_file", {"path": "a/../b.py", "from_line": 12}, "12\tx", [("/project/b.py", 12)]),
         ("read_file", {"path": "b.py", "from_line": True}, None, [("/project/b.py", None)]),
-        ("read_file", {"path": "b.py", "from_line": -1}, None, [("/project/b.py", None)]),
         ("read_file", '{"path": "b.py"}', None, [("/project/b.py", None)]),
-        ("read_file", '{"path": "b.p', None, []),
         ("read_file", {"path": 7}, None, []),
         ("read_file", {"path": "a\0b"}, None, []),
         ("search_files", {"text": "x"}, "a.py:3: x:2: \nb c:10: x\n[No]", [("/project/a.py", 3), ("/project/b c", 10)]),
-        ("search_files", {"text": "x"}, None, []),
         ("shell", {"command": "ls"}, "a.py:3: x", []),
         ("files__read", {"path": "a"}, "text", [("/project/a", None)]),
     ],

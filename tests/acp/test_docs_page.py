@@ -24,15 +24,6 @@ def test_json_settings_start_the_program(text: str) -> None:
     assert found["Holdfast"]["args"] == ["acp"]
 
 
-@pytest.mark.parametrize("text", OTHERS)
-def test_other_settings_have_balanced_brackets(text: str) -> None:
-    bare = re.sub(r'"[^"]*"', "", text)
-    assert bare.count("(") == bare.count(")") > 0
-    assert bare.count("{") == bare.count("}")
-    assert '"holdfast"' in text
-    assert '"acp"' in text
-
-
 def test_editors_modes_limits_and_codes_are_complete() -> None:
     assert (len(JSON), len(OTHERS)) == (3, 3)
     named = re.findall(r"\*([A-Z][a-z ]+)\*", PAGE.partition("**Modes.**")[2].partition("\n\n")[0])

@@ -17,7 +17,7 @@ import pytest
 from holdfast import content_parts, types
 from holdfast.acp import plans
 from holdfast.model import ScriptedModel, base
-from tests.support import acp_editor, agents, approvals
+from tests.support import acp_editor, agents
 from tests.support.compaction import WINDOW, FakeSummarizer, fill
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,33 +84,11 @@ async def conversation(editor: Recorder) -> None:
         await editor.editor.until("session_info_update")
 
 
-async def approval(editor: Recorder) -> None:
-    session = await editor.new()
-    await editor.prompt(session, "Tidy up")
-    editor.editor.answer = lambda _: {"outcome": {"outcome": "cancelled"}}
-    await editor.prompt(session, "And the rest")
-    await editor.ask("session/load", sessionId=session, cwd=acp_editor.FOLDER, mcpServers=[])
-
-
 async def compaction(editor: Recorder) -> None:
     await fill(editor.editor.program.db, 12)
     await editor.ask("session/load", sessionId="talk", cwd=acp_editor.FOLDER, mcpServers=[])
     await editor.prompt("talk", "/compact here 1")
     await editor.ask("session/load", sessionId="talk", cwd=acp_editor.FOLDER, mcpServers=[])
-
-
-async def refusals(editor: Recorder) -> None:
-    session = await editor.new()
-    await editor.ask("session/load", sessionId="nobody", cwd=acp_editor.FOLDER, mcpServers=[])
-    await editor.ask("session/prompt", sessionId="nobody", prompt=[{"type": "text", "text": "Hello"}])
-    await editor.ask("session/prompt", sessionId=session, prompt=[])
-    await editor.ask("session/new", cwd="here", mcpServers=[])
-    await editor.ask("session/set_mode", sessionId=session, modeId="rampage")
-    await editor.ask("session/set_config_option", sessionId=session, configId="model", value="no/such")
-    await editor.ask("authenticate", methodId="password")
-    await editor.ask("session/dance")
-    await editor.prompt(session, "/nothing")
-    await editor.prompt(session, "Hello")
 
 
 def planned() -> base.Reply:
@@ -127,19 +105,7 @@ def thought() -> base.Reply:
 Story = Callable[[Recorder], Awaitable[None]]
 STORIES: dict[str, tuple[Story, Callable[[], dict[str, Any]]]] = {
     "conversation": (conversation, lambda: {"script": [planned(), thought()]}),
-    "approval": (
-        approval,
-        lambda: {
-            "script": [
-                approvals.shell_reply("rm -r build"),
-                "Tidy now.",
-                approvals.shell_reply("make clean"),
-                "As you like.",
-            ]
-        },
-    ),
     "compaction": (compaction, lambda: {"model": ScriptedModel(window=WINDOW), "summarizer": FakeSummarizer()}),
-    "refusals": (refusals, dict),
 }
 
 

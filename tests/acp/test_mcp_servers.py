@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
 import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from acp import schema
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route, Router
 
 from holdfast import errors, types
 from holdfast.acp import mcp_servers
+from holdfast.gateway.platforms.http import server
 from holdfast.tools import base
 from holdfast.tools.mcp import servers as mcp
 from tests.support import mcp_http_server, polling, processes
@@ -65,6 +65,11 @@ async def test_servers_have_unique_names_and_their_secrets_are_not_shown(tmp_pat
     (known,) = mcp_servers.convert_servers([raw(API_KEY="hunter2-hunter2")])
     assert known.given == (("API_KEY", "hunter2-hunter2"),)
     assert "hunter2" not in repr(known)
+    headers = [schema.HttpHeader(name="x-key", value="hunter2-hunter2")]
+    (web,) = mcp_servers.convert_servers(
+        [schema.HttpMcpServer(type="http", name="web", url="https://w", headers=headers)]
+    )
+    assert (web.headers, web.given) == ({"x-key": "hunter2-hunter2"}, (("x-key", "hunter2-hunter2"),))
     several = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
     assert [each.name for each in several] == ["a b", "a b-2", "a b-2-2", "c"]
     for given in ([], None):
@@ -82,14 +87,6 @@ async def test_servers_of_the_settings_keep_their_names_and_are_not_duplicated(t
         assert await run(tools["raw__echo"], text="a") == '{"text": "a"}'
 
 
-async def test_prompts_of_a_server_are_commands(tmp_path: Path) -> None:
-    async with mcp_servers.open_servers([raw()], tmp_path) as brought:
-        await wait_tool(brought, "raw__echo")
-        assert brought is not None
-        assert "raw:greet" in {each.name for each in brought.listed()}
-        assert await brought.text("raw:greet", "who=you") is not None
-
-
 async def test_unavailable_server_is_reported_and_blocks_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -102,87 +99,38 @@ async def test_unavailable_server_is_reported_and_blocks_nothing(
     assert "through" in caplog.text
 
 
-async def test_http_server_gets_its_headers(tmp_path: Path) -> None:
-    with mcp_http_server.serving() as there:
-        given = schema.HttpMcpServer(
-            type="http", name="web", url=there.url, headers=[schema.HttpHeader(name="x-key", value="secret-value")]
-        )
-        (known,) = mcp_servers.convert_servers([given])
-        assert (known.headers, known.given) == ({"x-key": "secret-value"}, (("x-key", "secret-value"),))
-        async with mcp_servers.open_servers([given], tmp_path) as source:
-            assert await run((await wait_tool(source, "web__ok"))["web__ok"]) == "fine"
-
-
-class Events(BaseHTTPRequestHandler):
+class SseServer:
     """A server with the SSE transport: the responses to requests are events of one stream."""
 
-    protocol_version = "HTTP/1.1"
-    said: queue.Queue[Any]
-    keys: list[str | None]
+    def __init__(self) -> None:
+        self.said, self.keys = asyncio.Queue[Any](), set[str | None]()
+        routes = [Route("/sse", self._stream), Route("/messages", self._take, methods=["POST"])]
+        self.app = Router(routes)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing."""
+    async def _events(self) -> AsyncIterator[str]:
+        yield "event: endpoint\ndata: /messages?sessionId=1\n\n"
+        while (message := await self.said.get()) is not None:
+            yield f"event: message\ndata: {json.dumps(message)}\n\n"
 
-    def do_GET(self) -> None:
-        self.keys.append(self.headers.get("x-key"))
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
-        self.end_headers()
-        self.close_connection = True
-        self.wfile.write(b"event: endpoint\ndata: /messages?sessionId=1\n\n")
-        while (message := self.said.get()) is not None:
-            self.wfile.write(f"event: message\ndata: {json.dumps(message)}\n\n".encode())
+    async def _stream(self, request: Request) -> Response:
+        self.keys.add(request.headers.get("x-key"))
+        return StreamingResponse(self._events(), media_type="text/event-stream")
 
-    def do_POST(self) -> None:
-        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.keys.append(self.headers.get("x-key"))
-        self.send_response(202)
-        self.send_header("content-length", "0")
-        self.end_headers()
+    async def _take(self, request: Request) -> Response:
+        self.keys.add(request.headers.get("x-key"))
+        message = await request.json()
         if "id" in message:
-            self.said.put({"jsonrpc": "2.0", "id": message["id"], **answer(message["method"])})
+            unknown = {"error": {"code": -32601, "message": "no"}}
+            self.said.put_nowait({"jsonrpc": "2.0", "id": message["id"], **ANSWERS.get(message["method"], unknown)})
+        return Response(status_code=202)
 
 
-def answer(method: str) -> dict[str, Any]:
-    match method:
-        case "initialize":
-            info = {"name": "old", "version": "1"}
-            return {"result": {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": info}}
-        case "tools/list":
-            return {"result": {"tools": [{"name": "ok", "inputSchema": mcp_http_server.ANY}]}}
-        case "tools/call":
-            return {"result": {"content": [{"type": "text", "text": "fine"}]}}
-    return {"error": {"code": -32601, "message": "no"}}
-
-
-@contextmanager
-def events() -> Iterator[tuple[str, type[Events]]]:
-    bound = type("Bound", (Events,), {"said": queue.Queue(), "keys": []})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), bound)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/sse", bound
-    finally:
-        bound.said.put(None)
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-async def test_sse_server_is_connected_again_when_its_stream_ends(tmp_path: Path) -> None:
-    with events() as (url, there):
-        headers = [schema.HttpHeader(name="x-key", value="secret-value")]
-        given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
-        async with mcp_servers.open_servers([given], tmp_path) as source:
-            tool = (await wait_tool(source, "old__ok"))["old__ok"]
-            assert await run(tool) == "fine"
-            assert set(there.keys) == {"secret-value"}
-            there.said.put(None)
-            async with asyncio.timeout(stage.PATIENCE):
-                while await attempt(lambda: run(tool)) != "fine":
-                    await asyncio.sleep(0.02)
+HELLO = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}, "serverInfo": {"name": "old", "version": "1"}}
+ANSWERS: dict[str, dict[str, Any]] = {
+    "initialize": {"result": HELLO},
+    "tools/list": {"result": {"tools": [{"name": "ok", "inputSchema": mcp_http_server.ANY}]}},
+    "tools/call": {"result": {"content": [{"type": "text", "text": "fine"}]}},
+}
 
 
 async def attempt(call: Callable[[], Awaitable[object]]) -> object:
@@ -190,3 +138,19 @@ async def attempt(call: Callable[[], Awaitable[object]]) -> object:
         return await call()
     except errors.ToolFailed as error:
         return error
+
+
+async def test_sse_server_is_connected_again_when_its_stream_ends(tmp_path: Path) -> None:
+    there, listening = SseServer(), server.bind("127.0.0.1", 0, has_tokens=False)
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/sse"
+    headers = [schema.HttpHeader(name="x-key", value="secret-value")]
+    given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
+    async with server.serve(there.app, listening), mcp_servers.open_servers([given], tmp_path) as source:
+        tool = (await wait_tool(source, "old__ok"))["old__ok"]
+        assert await run(tool) == "fine"
+        assert there.keys == {"secret-value"}
+        there.said.put_nowait(None)
+        async with asyncio.timeout(stage.PATIENCE):
+            while await attempt(lambda: run(tool)) != "fine":
+                await asyncio.sleep(0.02)
+        there.said.put_nowait(None)

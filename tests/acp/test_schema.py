@@ -51,16 +51,15 @@ def test_valid_frame_passes(frame: acp_schema.Frame) -> None:
         ({"id": "ask", "result": {"stopReason": "end_turn"}}, "not a frame"),
         (said(colour="blue"), "colour"),
         (call(content=[{"type": "diff", "path": "/a", "newText": "y", "colour": 1}]), "colour"),
-        (call(status="running"), "update/status"),
-        (update(sessionUpdate="telepathy"), "update"),
-        (update(sessionUpdate="tool_call", title="Look"), "'toolCallId' is a required property"),
+        (call(status="running"), "running"),
+        (update(sessionUpdate="telepathy"), "telepathy"),
         (update(sessionUpdate="tool_call_update", toolCallId="second"), "never begun"),
-        ({"jsonrpc": "2.0", "id": "ask", "result": {"stopReason": "tired"}}, "stopReason"),
+        ({"jsonrpc": "2.0", "id": "ask", "result": {"stopReason": "tired"}}, "tired"),
         ({"jsonrpc": "2.0", "id": "ask", "error": {"code": "bad", "message": "No."}}, "code"),
         ({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "one"}}, "a second one"),
         ({"jsonrpc": "2.0", "method": "session/gossip", "params": {}}, "no notification session/gossip"),
         ({"jsonrpc": "2.0", "id": 7, "method": "session/update", "params": {}}, "no request session/update"),
-        ({"jsonrpc": "2.0", "id": "ask", "result": {"stopReason": "end_turn"}, "extra": 1}, "has "),
+        ({"jsonrpc": "2.0", "id": "ask", "result": {"stopReason": "end_turn"}, "extra": 1}, "extra"),
     ],
 )
 def test_error_is_found_and_named(frame: Any, why: str) -> None:
@@ -68,24 +67,14 @@ def test_error_is_found_and_named(frame: Any, why: str) -> None:
         open_wire().got(frame)
 
 
-def test_update_of_an_unknown_session_is_an_error() -> None:
+def test_sessions_and_open_calls_are_tracked() -> None:
     wire = acp_schema.Wire()
-    with pytest.raises(acp_schema.Wrong, match="does not know of yet"):
+    with pytest.raises(acp_schema.Wrong, match="does not know yet"):
         wire.got(said())
     wire.sent({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": {"sessionId": "one"}})
-    wire.got(said())
-
-
-def test_open_calls_are_known() -> None:
-    wire = open_wire()
     wire.got(call())
     assert wire.open_calls("one") == {"first"}
     wire.got(update(sessionUpdate="tool_call_update", toolCallId="first", status="completed"))
     assert wire.open_calls("one") == set()
     with pytest.raises(acp_schema.Wrong, match="begun before"):
         wire.got(call())
-
-
-def test_schema_is_stored_without_prose() -> None:
-    published = {"description": "d", "properties": {"title": {"type": "string", "title": "t"}}, "required": ["title"]}
-    assert acp_schema.bare(published) == {"properties": {"title": {"type": "string"}}, "required": ["title"]}

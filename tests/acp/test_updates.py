@@ -62,19 +62,15 @@ def test_unknown_call_has_no_end_and_the_end_of_a_turn_fails_open_calls(builder:
     [
         (events.TextDelta("x"), "agent_message_chunk"),
         (events.ReasoningDelta("x"), "agent_thought_chunk"),
-        (events.Notice("x"), "agent_thought_chunk"),
         (events.Notice("x", "error"), "agent_message_chunk"),
         (events.Answer("x"), "agent_message_chunk"),
         (events.Titled("x"), "session_info_update"),
         (events.Compacted("s", 4, 100, 10), "agent_thought_chunk"),
         (events.TurnQueued("h"), "agent_thought_chunk"),
         (events.TurnStarted("c", "s", "a process ended", 1, "process"), "user_message_chunk"),
-        (events.TextDelta(""), None),
         (events.TurnStarted("c", "s", "hello", 1), None),
         (events.MessageStored(1, "u", "user"), None),
-        (events.Say("x"), None),
         (events.Moved("c"), None),
-        (events.Quit(), None),
     ],
 )
 def test_event_becomes_an_update_unless_the_editor_knows_it(
@@ -142,7 +138,6 @@ def test_permission_request_shows_all_of_its_act(tool: str, given: dict[str, Any
     ("tool", "content", "shown"),
     [
         ("edit_file", "[… ", "[… "),
-        ("edit_file", "x [… 1 more lines …]", "x [… 1 more lines …]"),
         ("edit_file", "[… 3 more characters …] but not at its end", "[… 3 more characters …] but not at its end"),
         ("write_file", "one\u202e\u200b\x1b", "one\\u202e\\u200b\\x1b"),
     ],
@@ -233,29 +228,3 @@ def test_any_call_can_be_sent(call_id: str, tool: str, arguments: Any, result: s
         session_id="one", tool_call=builder.permission_request(asked), options=conversion.permission_options(asked)
     )
     check(request, "session/request_permission", "Request")
-
-
-@settings(max_examples=50, deadline=None)
-@given(TEXT, TOOL, ARGUMENTS, RESULT)
-def test_any_call_of_the_log_can_be_sent(call_id: str, tool: str, arguments: Any, result: str) -> None:
-    call_id, tool, stored, result = (_storable(each) for each in (call_id, tool, arguments, result))
-    call = {"id": call_id, "name": tool, "arguments": json.dumps(arguments)}
-    builder = updates.UpdateBuilder("/p")
-    check_updates(builder.replay(message("assistant", tool_calls=[call, call | {"id": "c2", "arguments": stored}])))
-    check_updates(builder.replay(message("tool", result, tool_call_id=call_id)))
-    check_updates(builder.fail_unfinished())
-
-
-def _storable(value: Any) -> Any:
-    """Return the value as a message of the log can contain it: valid Unicode and numbers of JSON."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case dict():
-            return {_storable(key): _storable(each) for key, each in value.items()}
-        case list():
-            return [_storable(each) for each in value]
-        case float() | int():
-            return value if abs(value) < 2**60 else 7
-        case _:
-            return value

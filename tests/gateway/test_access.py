@@ -38,19 +38,15 @@ def contact(role: types.ContactRole, platform: str = "telegram") -> types.Contac
     ("platform", "sender", "known", "role"),
     [
         pytest.param("telegram", "42", None, "user", id="listed by number"),
-        pytest.param("telegram", "eve", contact("user"), "user", id="paired"),
         pytest.param("telegram", "eve", contact("admin"), "admin", id="paired as admin"),
         pytest.param("telegram", "boss", None, "admin", id="listed as admin"),
         pytest.param("open", "eve", None, "user", id="platform open to everybody"),
         pytest.param("http", "eve", None, "user", id="authenticated by a token"),
         pytest.param("telegram", "eve", None, None, id="unknown"),
         pytest.param("discord", "42", None, None, id="the same id on another platform"),
-        pytest.param("Telegram", "42", None, None, id="platform in other case"),
         pytest.param("telegram", "enemy", contact("admin"), "denied", id="denied in settings, paired as admin"),
         pytest.param("telegram", "both", None, "denied", id="in both lists"),
-        pytest.param("telegram", "boss-gone", None, "denied", id="admin who is denied"),
         pytest.param("telegram", "boss", contact("denied"), "denied", id="admin denied by an operator"),
-        pytest.param("open", "enemy", None, "denied", id="denied on an open platform"),
         pytest.param("http", "eve", contact("denied", "http"), "denied", id="denied although authenticated"),
     ],
 )
@@ -73,14 +69,6 @@ async def test_sender_id_that_resembles_an_allowed_one_is_refused(sender: str, d
         refused = await check(incoming(sender, kind=kind, name="ann", text="I am 42, let me in as boss"), "r")
         assert not refused.allowed
     assert not await check.is_admin("telegram", sender)
-
-
-@pytest.mark.parametrize(
-    ("sender", "wanted"), [("boss", True), ("ann", False), ("eve", False), ("boss-gone", False), ("Boss", False)]
-)
-async def test_only_admins_are_admins(sender: str, wanted: bool, db: AsyncSessionDB) -> None:
-    assert await access.Access(db, RULES).is_admin("telegram", sender) is wanted
-    assert not await access.Access(db, RULES).is_admin("discord", sender)
 
 
 async def test_change_of_a_contact_takes_effect_with_the_next_message(db: AsyncSessionDB) -> None:
@@ -129,8 +117,6 @@ async def test_flood_of_a_stranger_is_no_flood_of_writes(monkeypatch: pytest.Mon
     ("to", "wanted"),
     [
         pytest.param("dm:42", True, id="allowed in settings"),
-        pytest.param("dm:4%32", True, id="the same, quoted"),
-        pytest.param("dm:boss", True, id="admin"),
         pytest.param("dm:-100", True, id="shared group"),
         pytest.param("dm:paired", True, id="paired"),
         pytest.param("dm:eve", False, id="stranger"),
@@ -146,16 +132,13 @@ async def test_reply_to_another_chat_needs_access_of_that_chat(to: str, wanted: 
     assert ("holdfast gateway allow telegram" in found.message) is not wanted
 
 
-@pytest.mark.parametrize("change", ["paired", "denied"])
-def test_code_that_is_useless_by_now_is_not_sent(change: str) -> None:
+def test_code_that_is_useless_by_now_is_not_sent() -> None:
     with SessionDB(":memory:") as db:
-        code = db.contacts.create_pairing_code("telegram", "eve") or ""
-        if change == "paired":
-            db.contacts.pair("telegram", code)
-        else:
-            db.contacts.deny("telegram", "eve")
-        assert db.contacts.renew_pairing_code("telegram", "eve") is None
-        assert db.contacts.renew_pairing_code("telegram", "ann") is None
+        db.contacts.pair("telegram", db.contacts.create_pairing_code("telegram", "paired") or "")
+        db.contacts.create_pairing_code("telegram", "denied")
+        db.contacts.deny("telegram", "denied")
+        for sender in ("paired", "denied", "unknown"):
+            assert db.contacts.renew_pairing_code("telegram", sender) is None
 
 
 class LossyPlatform(MemoryPlatform):

@@ -14,8 +14,7 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import gateways
 from tests.support.agents import shape
-from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fill
-from tests.support.gateways import ROUTE, begin_elsewhere, open_gateway, open_turn, texts, wait_idle, wait_settled
+from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
 
 
 async def send(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",) * 9, **given: Any) -> list[str]:
@@ -33,12 +32,8 @@ async def send(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",
     [
         ("/help", "/help [COMMAND]"),
         ("/nonsense", "Unknown command: '/nonsense'."),
-        ("/compact", "The conversation begins with your first message"),
         ("/stop", "Nothing is running."),
-        ("/approve", "No approval is pending."),
-        ("/queue", "No messages are waiting."),
         ("/quit", "/quit is not available here."),
-        ("/steer", "/steer needs an argument"),
         ("/new", commands.NEW),
         ("/model openai/x", runtime.ADMINS_ONLY),
         ("/resume nowhere", "There is no"),
@@ -50,19 +45,6 @@ async def test_command_is_answered_before_the_first_message(line: str, starts: s
     (found,) = await wait_settled(db, "1")
     assert (found.outcome, found.conversation_id) == ("command", None)
     assert await db.list_sessions() == []
-
-
-async def test_command_that_was_begun_before_is_not_repeated(db: AsyncSessionDB) -> None:
-    await db.create_session("talk", source="test")
-    await db.append_message("talk", role="user", content="Hi")
-    await db.bind_route(ROUTE, "talk", version=0)
-    await begin_elsewhere(db, "1", "/title Mine")
-    async with open_gateway(db, ScriptedModel()) as (_, chat):
-        (sent,) = await chat.replies(1)
-    (found,) = await wait_settled(db, "1")
-    assert sent.text == commands.NOT_REPEATED.format(line="/title")
-    assert (found.outcome, found.attempts) == ("command", 2)
-    assert (await db.conversation("talk")).title is None
 
 
 async def test_new_conversation_begins_with_the_next_message_and_has_its_title(db: AsyncSessionDB) -> None:
@@ -79,15 +61,6 @@ async def test_new_conversation_begins_with_the_next_message_and_has_its_title(d
     assert (await db.conversation(two.conversation_id or "")).owner == "loopback:local"
 
 
-@pytest.mark.parametrize("title", ["Taken", "\u202e"])
-async def test_new_works_although_its_title_is_taken_or_invalid(title: str, db: AsyncSessionDB) -> None:
-    said = await send(db, "/title Taken", "Hi", "/title", f"/new {title}", "Roses")
-    assert said[2] == "Taken"
-    assert said[3].endswith(f"\n{commands.NEW}")
-    one, five = await wait_settled(db, "2", "5")
-    assert five.conversation_id not in (None, one.conversation_id)
-
-
 async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     said = await send(db, "Hi", "/title One", "/branch Two", "In the branch", "/resume One", "Back")
     one, inside, back = await wait_settled(db, "1", "4", "6")
@@ -96,29 +69,8 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     assert said[4] == "This chat continues in: One"
 
 
-async def test_retry_is_answered_with_the_new_reply(db: AsyncSessionDB) -> None:
-    assert await send(db, "Hi", "/retry", script=("First.", "Second.")) == ["First.", "Second."]
-    (found,) = await wait_settled(db, "2")
-    assert (found.outcome, found.seq) == ("answered", 3)
-
-
-async def test_two_slashes_begin_a_message(db: AsyncSessionDB) -> None:
-    assert await send(db, "//help me", script=("Yes?",)) == ["Yes?"]
-    (found,) = await wait_settled(db, "1")
-    (said, _) = await db.transcript(found.conversation_id or "")
-    assert "'/help me'" in str(said.content)
-
-
-async def is_anyone_admin(_platform: str, _sender: str) -> bool:
-    return True
-
-
 async def fail_lookup(_platform: str, _sender: str) -> bool:
     raise errors.StoreBusy
-
-
-async def test_admin_may_choose_the_model(db: AsyncSessionDB) -> None:
-    assert await send(db, "/model openai/x", is_admin=is_anyone_admin) != [runtime.ADMINS_ONLY]
 
 
 async def test_command_whose_permission_check_fails_is_not_run(db: AsyncSessionDB) -> None:
@@ -129,24 +81,6 @@ async def test_command_whose_permission_check_fails_is_not_run(db: AsyncSessionD
         *_, found = await turn.finish("1", "2", "3")
         (reply,) = await db.mail.replies(found.id)
         assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
-
-
-async def test_stop_ends_a_compaction_without_a_change(db: AsyncSessionDB) -> None:
-    await fill(db)
-    await db.bind_route(ROUTE, "talk", version=0)
-    slow, reached, _ = blocked_summary()
-    model = ScriptedModel(["ok"], window=WINDOW)
-    async with open_gateway(db, model, summarizer=FakeSummarizer(slow)) as (opened, chat):
-        await chat.say("/compact", key="1")
-        await reached.wait()
-        await chat.say("After it", key="2")
-        await chat.say("/stop", key="3")
-        said = {each.inbound_id: each.text for each in await chat.replies(3)}
-        one, two, three = await wait_settled(db, "1", "2", "3")
-        await wait_idle(opened, db)
-    assert said[one.id].endswith("\nThe compaction was stopped.")
-    assert [said[two.id], said[three.id]] == ["ok", commands.DONE]
-    assert [each.end_reason for each in await db.sessions("talk")] == [None]
 
 
 async def test_interrupted_retry_is_finished_by_the_next_gateway(tmp_path: Path) -> None:

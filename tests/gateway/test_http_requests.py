@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import resource
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
+import httpx2
 import msgspec
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import limits, settings
 from holdfast.gateway import platform as gateway_platform
+from holdfast.gateway import settings
 from holdfast.gateway.platforms.http import http_platform, requests, server
 from holdfast.model import ScriptedModel
 from tests.support import gateways
 from tests.support.http_gateway import ANN, BOB, PATH, TOKENS, client_of, error_of, open_web, text_of
+from tests.support.polling import until_async
 
 USER = {"role": "user", "content": "Hi"}
 PICTURE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
@@ -39,38 +39,25 @@ def with_picture(url: str) -> dict[str, Any]:
     ("wrong", "param"),
     [
         ({"model": None}, "model"),
-        ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"messages": ["Hi"]}, "messages[0]"),
         ({"messages": [USER, {"role": "assistant", "content": "Hello"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "  "}]}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, USER]}, "messages[0].role"),
-        ({"messages": [{"role": ["user"], "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}, USER]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
         ({"messages": [{"role": "system", "content": [PICTURE]}, USER]}, "messages[0].content[0]"),
         (with_part(PICTURE), "messages[0].content[0].image_url"),
-        (with_picture("data:text/html;base64,AAAA"), "messages[0].content[0].image_url"),
         (with_picture("data:image/png;base64,***"), "messages[0].content[0].image_url"),
-        (with_picture("data:image/png,AAAA"), "messages[0].content[0].image_url"),
         (with_picture("file:///etc/passwd"), "messages[0].content[0].image_url"),
-        (with_part({"type": "image_url"}), "messages[0].content[0].image_url"),
         (with_part({"type": "input_audio", "input_audio": {}}), "messages[0].content[0]"),
-        (with_part({"type": "text", "text": None}), "messages[0].content[0]"),
-        (with_part("Hi"), "messages[0].content[0]"),
         ({"n": 2}, "n"),
-        ({"n": True}, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"functions": [{"name": "f"}]}, "functions"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": "text"}, "response_format"),
-        ({"modalities": ["audio"]}, "modalities"),
-        ({"logprobs": True}, "logprobs"),
         ({"stream": "yes"}, "stream"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": "yes"}}, "stream_options"),
     ],
 )
 async def test_invalid_parameter_is_named_and_nothing_is_stored(
@@ -85,15 +72,11 @@ async def test_invalid_parameter_is_named_and_nothing_is_stored(
 @pytest.mark.parametrize(
     ("body", "headers", "status"),
     [
-        (b"", {}, 400),
         (b"[]", {}, 400),
         (b'{"model": NaN}', {}, 400),
         (b'{"model": "\xff\xfe"}', {}, 400),
-        (b'\xef\xbb\xbf{"model": "holdfast"}', {}, 400),
         (b'{"a":' * 80 + b"1" + b"}" * 80, {}, 400),
-        (b"[" * 200_000, {}, 400),
         (b"{}", {"content-type": "text/plain"}, 415),
-        (b"{}", {"content-type": ""}, 415),
         (b"{}", {"content-type": "application/json; charset=latin-1"}, 415),
         (b"{}", {"content-encoding": "gzip"}, 415),
         (b" " * (40 * 1024 * 1024), {}, 413),
@@ -128,16 +111,6 @@ async def test_body_without_a_length_is_measured_as_it_arrives(db: AsyncSessionD
     async with open_web(db, ScriptedModel([]), wanted=settings.Http(body=100)) as web:
         sent = ANN | {"content-type": "application/json"}
         assert (await web.client.post(PATH, content=endless(), headers=sent)).status_code == 413
-
-
-async def test_picture_within_the_limit_of_attachments_is_accepted(db: AsyncSessionDB) -> None:
-    checks = [limits.RateLimits(db, settings.GatewayLimits())]
-    async with open_web(db, ScriptedModel(["Nice."]), checks=checks) as web:
-        for size, status in ((20_000_000, 200), (20_000_001, 413)):
-            url = "data:image/png;base64," + base64.b64encode(bytes(size)).decode()
-            assert (await web.post(with_picture(url))).status_code == status
-        other = await web.client.post("/v1/models", content=bytes(1024 * 1024 + 1), headers=dict(ANN))
-        assert other.status_code == 413
 
 
 async def wait_forever(*_: Any) -> Any:
@@ -176,15 +149,10 @@ async def test_response_that_is_not_read_times_out(monkeypatch: pytest.MonkeyPat
     ("method", "path", "status"),
     [
         ("GET", "/", 404),
-        ("GET", "/v1/models/", 404),
-        ("GET", "/v1/models/other", 404),
         ("GET", "/v1//models", 404),
-        ("GET", "/V1/models", 404),
         ("GET", "/hooks/any", 404),
-        ("POST", "/v1/responses", 404),
         ("GET", "/v1/chat/completions", 405),
         ("OPTIONS", "/v1/models", 405),
-        ("PUT", "/health", 405),
     ],
 )
 async def test_unknown_path_or_method_is_refused(method: str, path: str, status: int, db: AsyncSessionDB) -> None:
@@ -204,13 +172,10 @@ async def test_unknown_path_or_method_is_refused(method: str, path: str, status:
     "headers",
     [
         {},
-        {"authorization": "Bearer "},
         {"authorization": "token-of-ann-0123456789"},
         {"authorization": "Basic token-of-ann-0123456789"},
         {"authorization": "Bearer token-of-ann-012345678"},
-        {"authorization": "Bearer token-of-ann-01234567890"},
         {"authorization": "Bearer TOKEN-OF-ANN-0123456789"},
-        {"authorization": "Bearer ann"},
         {"api-key": "token-of-ann-0123456789"},
     ],
 )
@@ -254,17 +219,12 @@ async def test_refused_sender_writes_nothing_not_even_its_history(db: AsyncSessi
     ("host", "served"),
     [
         ("localhost:8642", True),
-        ("127.0.0.1:1", True),
         ("[::1]:8642", True),
         ("LOCALHOST", True),
         ("evil.example", False),
-        ("localhost.evil.example", False),
         ("127.0.0.1.evil.example", False),
         ("localhost:8642@evil.example", False),
         ("localhost:x", False),
-        ("[::1", False),
-        ("[::1]x", False),
-        ("", False),
         ("0.0.0.0", False),
     ],
 )
@@ -313,9 +273,7 @@ async def test_proxy_hosts_and_pages_of_listed_origins_are_served(db: AsyncSessi
     [
         (settings.Http(conversation_header="Authorization"), "conversation_header"),
         (settings.Http(hosts=["https://chat.example"]), "hosts"),
-        (settings.Http(hosts=["chat.example:80"]), "hosts"),
         (settings.Http(origins=["chat.example"]), "origins"),
-        (settings.Http(origins=["https://chat.example/"]), "origins"),
         (settings.Http(side_requests=[" "]), "side_requests"),
     ],
 )
@@ -357,55 +315,6 @@ async def test_health_reports_an_unavailable_store(db: AsyncSessionDB) -> None:
 # --- the server -------------------------------------------------------------------------------------------
 
 
-async def exchange(address: str, sent: bytes) -> bytes:
-    """Send bytes; return everything that is answered until the connection is closed."""
-    host, _, port = address.removeprefix("http://").rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(sent)
-        return await reader.read()
-    except ConnectionResetError:
-        return b""
-    finally:
-        writer.close()
-
-
-LOCAL, CLOSE = b" HTTP/1.1\r\nHost: localhost\r\n", b"Connection: close\r\n\r\n"
-HEALTH = b"GET /health" + LOCAL + CLOSE
-CHUNKED = b"Transfer-Encoding: chunked\r\n"
-
-
-@pytest.mark.parametrize(
-    ("sent", "statuses"),
-    [
-        (HEALTH, [b"503"]),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\r\n\r\n", [b"400"]),
-        (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: localhost\r\n" + CLOSE, [b"400"]),
-        (b"GET http://evil.example/health HTTP/1.1\r\nHost: evil.example\r\n" + CLOSE, [b"400", b"421"]),
-        (b"POST /" + LOCAL + b"Content-Length: 5\r\n" + CHUNKED + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
-        (b"POST /" + LOCAL + CHUNKED + CHUNKED + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
-        (b"POST /" + LOCAL + CHUNKED.replace(b"ch", b"gzip, ch") + b"\r\n0\r\n\r\n" + HEALTH, [b"400", b"501"]),
-    ],
-    ids=["valid", "TLS", "two hosts", "absolute", "length and chunked", "chunked twice", "gzip"],
-)
-async def test_ambiguous_request_is_refused_and_nothing_after_it_is_read(
-    sent: bytes, statuses: list[bytes], db: AsyncSessionDB
-) -> None:
-    async with http_platform.HttpPlatform(db, settings.Http(port=0)).serve() as address:
-        found = await exchange(address, sent)
-        assert found.split(b" ")[1] in statuses
-        assert found.count(b"HTTP/1.1 ") == 1
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "LOCALHOST", "127.0.0.2"])
-async def test_foreign_host_name_is_refused_at_every_local_address(host: str, db: AsyncSessionDB) -> None:
-    async with http_platform.HttpPlatform(db, settings.Http(host=host, port=0)).serve() as address:
-        asked = b"GET /v1/models HTTP/1.1\r\nConnection: close\r\nHost: "
-        assert (await exchange(address, asked + b"evil.example\r\n\r\n")).split(b" ")[1] == b"421"
-        for name in (host.encode(), b"localhost", b"127.0.0.1:8642"):
-            assert (await exchange(address, asked + name + b"\r\n\r\n")).split(b" ")[1] == b"200"
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_public_address_needs_a_token(host: str) -> None:
     with pytest.raises(errors.SettingInvalid, match="Set a token"):
@@ -420,57 +329,25 @@ def test_address_that_is_taken_or_unknown_is_reported() -> None:
             server.bind("no.such.host.invalid", 0, has_tokens=True)
 
 
-class HeldApp:
-    """An application whose responses wait for `go`."""
-
-    def __init__(self) -> None:
-        self.go, self.asked = asyncio.Event(), 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.asked += 1
-        await self.go.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
-
-@asynccontextmanager
-async def serve(app: HeldApp) -> AsyncIterator[str]:
-    listening = server.bind("127.0.0.1", 0, has_tokens=False)
-    async with asyncio.timeout(60), server.serve(app, listening):
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-
-
 async def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "connection_limit", lambda: 3)
-    app = HeldApp()
-    async with serve(app) as address:
-        busy = [asyncio.create_task(exchange(address, HEALTH)) for _ in range(2)]
-        while app.asked < 2:
-            await asyncio.sleep(0)
-        assert (await exchange(address, HEALTH)).startswith(b"HTTP/1.1 503 ")
-        app.go.set()
-        assert [each[-2:] for each in await asyncio.gather(*busy)] == [b"ok", b"ok"]
-        assert (await exchange(address, HEALTH)).endswith(b"ok")
-    assert app.asked == 3
+    go, asked = asyncio.Event(), asyncio.Semaphore(0)
 
+    async def hold(_: Request) -> Response:
+        asked.release()
+        await go.wait()
+        return Response("ok")
 
-async def test_request_head_that_is_too_large_is_refused() -> None:
-    app = HeldApp()
-    async with serve(app) as address:
-        head = b"GET /" + LOCAL + b"X: " + b"x" * (server.MAX_HEAD_BYTES + 100)
-        assert (await exchange(address, head)).startswith(b"HTTP/1.1 400 ")
-    assert not app.asked
+    async def is_served() -> bool:
+        return (await client.get(url)).text == "ok"
 
-
-def test_file_limit_is_raised_and_connections_leave_files_for_the_rest() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (600, before[1]))
-        assert (server.connection_limit(), server.connection_limit(100)) == (300, 100)
-        for wanted in (900, 700):
-            server.raise_file_limit(wanted)
-            assert resource.getrlimit(resource.RLIMIT_NOFILE) == (900, before[1])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    unit = Path(__file__).parents[2] / "docs" / "holdfast-gateway.service"
-    assert f"LimitNOFILE={server.MAX_OPEN_FILES}\n" in unit.read_text()
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
+    url, closing = f"http://127.0.0.1:{listening.getsockname()[1]}/", {"connection": "close"}
+    async with server.serve(Router([Route("/", hold)]), listening), httpx2.AsyncClient(headers=closing) as client:
+        busy = [asyncio.create_task(client.get(url)) for _ in range(2)]
+        for _ in busy:
+            await asked.acquire()
+        assert (await client.get(url)).status_code == 503
+        go.set()
+        assert [each.text for each in await asyncio.gather(*busy)] == ["ok", "ok"]
+        await until_async(is_served)  # The server may count a closed connection for a moment.

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
-from holdfast.gateway import platform
+from holdfast import AsyncSessionDB, errors, types
 from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
-from tests.support import gateways, polling
+from tests.support import polling
 from tests.support.gateways import open_gateway
-from tests.support.memory_platform import MemoryPlatform
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
@@ -98,25 +96,6 @@ async def test_endless_line_is_refused(path: str, db: AsyncSessionDB) -> None:
         assert (await client.receive())["type"] == "error"
 
 
-async def test_gateway_with_the_clients_sends_to_them(path: str, tmp_path: Path) -> None:
-    store = str(tmp_path / "mail.db")
-    async with gateways.store(store) as db:
-        ours, theirs = loopback.LoopbackSocket(path), loopback.LoopbackSocket(path)
-        async with (
-            open_gateway(db, ScriptedModel(), platforms=[ours]),
-            connect(path) as client,
-            AsyncSessionDB(SessionDB(store)) as other,
-            open_gateway(other, ScriptedModel(), platforms=[theirs]),
-        ):
-            await client.send(b"{")
-            await client.receive()
-            await theirs.wait_ready()
-            several = [await other.mail.post(hello(str(each))) for each in range(5)]
-            assert [(await client.receive())["text"] for _ in several] == ["Hello!"] * 5
-            assert (ours.owns(several[0]), theirs.owns(several[0])) == (True, False)
-            assert [found.attempts for each in several if (found := await db.mail.outgoing(each.id))] == [1] * 5
-
-
 async def test_message_without_a_client_is_sent_to_the_next_one(path: str, db: AsyncSessionDB) -> None:
     async with open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]):
         waiting = await db.mail.post(hello())
@@ -144,25 +123,6 @@ def test_socket_in_use_or_a_file_is_left_alone_and_a_stale_socket_is_replaced(pa
     assert file.read_text() == "mine"
 
 
-async def test_gateway_is_ready_when_every_platform_receives(path: str, db: AsyncSessionDB) -> None:
-    class Slow(MemoryPlatform):
-        may = asyncio.Event()
-
-        async def run(self, handler: platform.Handler) -> None:
-            await self.may.wait()
-            await super().run(handler)
-
-    lines, slow = loopback.LoopbackSocket(path), Slow("slow")
-    async with open_gateway(db, ScriptedModel(), platforms=[lines, slow]) as (running, _):
-        ready = asyncio.create_task(running.wait_ready())
-        await lines.wait_ready()
-        with socket.socket(socket.AF_UNIX) as talking:
-            talking.connect(path)
-        assert not ready.done()
-        slow.may.set()
-        await ready
-
-
 async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(
     path: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
@@ -184,20 +144,10 @@ async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(
         assert len(lines._writers) == 1
 
 
-async def test_stopping_gateway_leaves_the_socket_of_another(path: str, db: AsyncSessionDB) -> None:
-    async with open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (opened, _):
-        await opened.wait_ready()
-        os.unlink(path)
-        other = loopback.bind(path)
-    assert os.path.exists(path)
-    other.close()
-
-
 async def test_socket_of_a_stopped_gateway_is_taken_over(
-    path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+    path: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(loopback, "POLL_SECONDS", 0.01)
-    caplog.set_level("INFO", "holdfast.gateway")
     async with open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
         await first.wait_ready()
         second = open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
@@ -206,7 +156,3 @@ async def test_socket_of_a_stopped_gateway_is_taken_over(
     async with connect(path):
         pass
     await second.__aexit__(None, None, None)
-    assert [each.message for each in caplog.records if "listens" in each.message] == [
-        f"another gateway listens at {path}; waiting until it stops"
-    ]
-    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]

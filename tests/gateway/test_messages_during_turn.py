@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, errors, fault_points
-from holdfast.gateway import commands, message_policy, platform, router, settings, worker
+from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
+from holdfast.gateway import commands, message_policy, settings, worker
 from holdfast.model import ScriptedModel
-from tests.support import agents
+from tests.support import agents, gateways
 from tests.support.agents import Trickle, calls, shape, tool
-from tests.support.gateways import (
-    ROUTE,
-    Gate,
-    HeldModel,
-    begin_elsewhere,
-    intercept,
-    new_inbound,
-    open_gateway,
-    open_turn,
-    texts,
-    wait_begun,
-    wait_idle,
-    wait_settled,
-)
+from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
 
 INTERRUPT = settings.GatewaySettings(busy="interrupt")
@@ -36,15 +22,12 @@ NOT_SENT = "Interrupted. The message was not sent."
     ("mode", "text", "plain", "expected"),
     [
         ("queue", "/STOP", True, "now"),
-        ("interrupt", "/approve always", True, "now"),
         ("steer", "/compact", True, "later"),
-        ("interrupt", "/nothing", True, "later"),
         ("queue", "Hello", True, "later"),
         ("collect", "stop", True, "later"),
         ("steer", "//stop", True, "steer"),
         ("steer", "a picture", False, "later"),
         ("interrupt", "/etc/hosts is gone", True, "interrupt"),
-        ("interrupt", "a picture", False, "interrupt"),
     ],
 )
 def test_mode_decides_on_messages_and_commands_about_the_turn_run_at_once(
@@ -54,25 +37,25 @@ def test_mode_decides_on_messages_and_commands_about_the_turn_run_at_once(
 
 
 async def test_stop_ends_the_turn_and_the_next_message_is_answered(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["Next."]) as turn:
+    async with gateways.open_turn(db, ["Next."]) as turn:
         await turn.chat.say("/stop", key="2")
-        one, two = await wait_settled(db, "1", "2")
+        one, two = await gateways.wait_settled(db, "1", "2")
         await turn.chat.say("Go on", key="3")
-        assert texts(await turn.chat.replies(2)) == [commands.DONE, "Next."]
+        assert gateways.texts(await turn.chat.replies(2)) == [commands.DONE, "Next."]
     assert (one.outcome, two.outcome) == ("interrupted", "command")
 
 
 async def test_stop_before_the_turn_began_drops_the_message(db: AsyncSessionDB) -> None:
     slow = Trickle("Hm")
-    other = agents.agent(db, slow, session_id="talk", route=ROUTE)
+    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE)
     running = asyncio.create_task(other.run_conversation("First"))
     await slow.stuck.reached.wait()
-    async with open_gateway(db, ScriptedModel()) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel()) as (_, chat):
         await chat.say("Second", key="1")
-        await wait_begun(db, "1")
+        await gateways.wait_begun(db, "1")
         await chat.say("/stop", key="2")
-        one, _ = await wait_settled(db, "1", "2")
-        assert NOT_SENT in texts(await chat.replies(2))
+        one, _ = await gateways.wait_settled(db, "1", "2")
+        assert NOT_SENT in gateways.texts(await chat.replies(2))
     assert (one.outcome, one.seq) == ("interrupted", None)
     other.interrupt()
     await running
@@ -80,12 +63,12 @@ async def test_stop_before_the_turn_began_drops_the_message(db: AsyncSessionDB) 
 
 @pytest.mark.parametrize("mode", ["queue", "collect"])
 async def test_message_waits_for_the_turn(mode: str, db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["First.", "Second.", "Third."], busy=mode) as turn:
+    async with gateways.open_turn(db, ["First.", "Second.", "Third."], busy=mode) as turn:
         await turn.chat.say("Two", key="2")
         await turn.chat.say("Three", key="3")
         await turn.observe()
         _, two, three = await turn.finish("1", "2", "3")
-        sent = texts(turn.chat.sent)[1:]
+        sent = gateways.texts(turn.chat.sent)[1:]
     if mode == "queue":
         assert (sent, three.joined) == (["First.", "Second.", "Third."], None)
     else:
@@ -94,12 +77,12 @@ async def test_message_waits_for_the_turn(mode: str, db: AsyncSessionDB) -> None
 
 
 async def test_joined_messages_are_the_same_message_after_a_crash(db: AsyncSessionDB) -> None:
-    await begin_elsewhere(db, "1", "One", "Two")
-    await db.mail.add_inbound(new_inbound("3", "Three"))
+    await gateways.begin_elsewhere(db, "1", "One", "Two")
+    await db.mail.add_inbound(gateways.new_inbound("3", "Three"))
     model = ScriptedModel(["Both.", "Third."])
-    async with open_gateway(db, model) as (_, chat):
-        assert texts(await chat.replies(2)) == ["Both.", "Third."]
-        found = await wait_settled(db, "1", "1+1", "3")
+    async with gateways.open_gateway(db, model) as (_, chat):
+        assert gateways.texts(await chat.replies(2)) == ["Both.", "Third."]
+        found = await gateways.wait_settled(db, "1", "1+1", "3")
     assert [each.seq for each in found] == [1, 1, 3]
     assert content_parts.text(model.requests[0].messages[-1].content) == "One\n\nTwo"
 
@@ -111,109 +94,100 @@ async def test_joined_messages_are_the_same_message_after_a_crash(db: AsyncSessi
 async def test_steering_message_reaches_the_turn_before_its_next_step(
     mode: str, line: str, waiting: list[str], db: AsyncSessionDB
 ) -> None:
-    async with open_turn(db, ["Done, quickly.", "Second."], busy=mode) as turn:
+    async with gateways.open_turn(db, ["Done, quickly.", "Second."], busy=mode) as turn:
         for text in waiting:
             await turn.chat.say(text, key=text)
         await turn.chat.say(line, key="2")
-        await wait_begun(db, "2")
+        await gateways.wait_begun(db, "2")
         one, two, *_ = await turn.finish("1", "2", *waiting)
-        assert texts(turn.chat.sent) == ["Done, quickly.", "Second."][: 1 + len(waiting)]
+        assert gateways.texts(turn.chat.sent) == ["Done, quickly.", "Second."][: 1 + len(waiting)]
     assert (one.outcome, two.outcome, two.seq, two.attempts) == ("answered", "steered", 4, 1)
     assert shape(await db.transcript(one.conversation_id or ""))[3] == ("user", "Quickly")
 
 
 async def test_steering_message_whose_turn_is_over_is_answered(db: AsyncSessionDB) -> None:
-    await begin_elsewhere(db, "1", "/steer Quickly")
-    async with open_gateway(db, ScriptedModel(["As you say."])) as (_, chat):
-        assert texts(await chat.replies(1)) == ["As you say."]
-        (found,) = await wait_settled(db, "1")
+    await gateways.begin_elsewhere(db, "1", "/steer Quickly")
+    async with gateways.open_gateway(db, ScriptedModel(["As you say."])) as (_, chat):
+        assert gateways.texts(await chat.replies(1)) == ["As you say."]
+        (found,) = await gateways.wait_settled(db, "1")
     assert (found.outcome, found.seq) == ("answered", 1)
 
 
 async def test_steered_message_is_not_repeated_after_a_crash(db: AsyncSessionDB) -> None:
-    gate, model = Gate(), ScriptedModel([calls("wait"), "Done."])
-    elsewhere = agents.agent(db, model, session_id="talk", route=ROUTE, tools=[tool("wait", gate)])
+    gate, model = gateways.Gate(), ScriptedModel([calls("wait"), "Done."])
+    elsewhere = agents.agent(db, model, session_id="talk", route=gateways.ROUTE, tools=[tool("wait", gate)])
     running = asyncio.create_task(elsewhere.run_conversation("One"))
     await gate.reached.wait()
-    await begin_elsewhere(db, "2", "Quickly")
+    await gateways.begin_elsewhere(db, "2", "Quickly")
     assert elsewhere.steer("Quickly", "inbox:loopback:2")
     gate.go.set()
     await running
-    async with open_gateway(db, model, settings=settings.GatewaySettings(busy="steer")) as (opened, chat):
-        (found,) = await wait_settled(db, "2")
-        await wait_idle(opened, db)
+    async with gateways.open_gateway(db, model, settings=settings.GatewaySettings(busy="steer")) as (opened, chat):
+        (found,) = await gateways.wait_settled(db, "2")
+        await gateways.wait_idle(opened, db)
         assert chat.sent == []
     assert (found.outcome, found.seq, len(model.requests)) == ("steered", 4, 2)
 
 
 async def test_message_after_new_is_not_added_to_the_turn_before_it(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["First.", "Second."], busy="steer") as turn:
+    async with gateways.open_turn(db, ["First.", "Second."], busy="steer") as turn:
         await turn.chat.say("/new", key="2")
         await turn.chat.say("A secret", key="3")
         await turn.observe()
         one, _, secret = await turn.finish("1", "2", "3")
-        assert texts(turn.chat.sent)[1:] == ["First.", commands.NEW, "Second."]
+        assert gateways.texts(turn.chat.sent)[1:] == ["First.", commands.NEW, "Second."]
     assert (secret.outcome, secret.conversation_id == one.conversation_id) == ("answered", False)
     assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
 
 
-async def test_message_does_not_overtake_a_picture(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["First.", "A cat.", "Indeed."], busy="steer") as turn:
-        picture = (platform.Attachment(b"\x89PNG\r\n\x1a\n", "image/png"),)
-        where: dict[str, Any] = {"chat": ("local",), "sender": "local", "address": {"chat": "local"}}
-        await turn.gateway.handler.receive(
-            platform.Incoming(platform="loopback", key="2", attachments=picture, **where)
-        )
-        await turn.chat.say("What is in it?", key="3")
-        await turn.observe()
-        one, shown, asked = await turn.finish("1", "2", "3")
-    assert (one.seq or 0) < (shown.seq or 0) < (asked.seq or 0)
-    assert shown.outcome == "answered"
-
-
 async def test_message_is_not_added_to_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
-    gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
+    gate, model = gateways.Gate(), ScriptedModel(["Hello!", calls("wait"), "Noticed.", "New."])
     steer = settings.GatewaySettings(busy="steer")
-    async with open_gateway(db, model, settings=steer, tools=[tool("wait", gate)]) as (opened, chat):
-        await chat.say("Hi", key="1")
-        (old,) = await wait_settled(db, "1")
-        await chat.say("/new", key="2")
-        await wait_settled(db, "2")
+    async with gateways.open_gateway(db, model, settings=steer, tools=[tool("wait", gate)]) as (opened, chat):
+        old = await gateways.settle(db, chat, "Hi", key="1")
+        await gateways.settle(db, chat, "/new", key="2")
         await db.mail.add_inbox_entry(old.conversation_id or "", "n", "The build ended.")
         opened.router.wake()
         await gate.reached.wait()
         await chat.say("For the new one", key="3")
-        await chat.say("/status", key="4")
-        await wait_settled(db, "4")
+        await gateways.settle(db, chat, "/status", key="4")
         gate.go.set()
-        (found,) = await wait_settled(db, "3")
-        await wait_idle(opened, db)
+        (found,) = await gateways.wait_settled(db, "3")
+        await gateways.wait_idle(opened, db)
     assert (found.outcome, found.conversation_id == old.conversation_id) == ("answered", False)
 
 
 @pytest.mark.parametrize("mode", ["steer", "interrupt"])
 async def test_message_of_another_chat_neither_steers_nor_stops_the_turn(mode: str, db: AsyncSessionDB) -> None:
+    seen = set[tuple[str, str]]()
+
+    class Observing(MemoryPlatform):
+        def on_event(self, arrival: types.InboundMessage, event: events.AnyEvent) -> None:
+            if isinstance(event, events.TextDelta):
+                seen.add((arrival.chat, event.text))
+
     one, two = ({"chat": chat, "sender": "me"} for chat in ("one", "two"))
-    async with open_turn(db, ["For one.", *["For two."] * 3], busy=mode, where=one) as turn:
+    script = ["For one.", *["For two."] * 3]
+    async with gateways.open_turn(db, script, busy=mode, where=one, platforms=[Observing()]) as turn:
         (began,) = await db.routes()
-        await turn.chat.say(f"/resume {began.conversation_id}", key="r", **two)
-        await wait_settled(db, "r")
+        await gateways.settle(db, turn.chat, f"/resume {began.conversation_id}", key="r", **two)
         await turn.chat.say("A?", key="2", **two)
-        await wait_begun(db, "2")
+        await gateways.wait_begun(db, "2")
         await turn.chat.say("B?", key="3", **two)
         await turn.observe(**two)
         first, a, b = await turn.finish("1", "2", "3")
     said = [(each.text, each.address["chat"]) for each in turn.chat.sent if each.text.startswith("For")]
     assert said[0] == ("For one.", "one")
     assert set(said[1:]) == {("For two.", "two")}
+    assert seen == {("dm:one", "For one."), ("dm:two", "For two.")}
     assert (first.outcome, (first.seq or 0) < (a.seq or 0) < (b.seq or 0)) == ("answered", True)
 
 
 async def test_turn_in_a_shared_chat_is_steered_by_its_sender_only(db: AsyncSessionDB) -> None:
     ann, ben = ({"kind": "group", "chat": "g", "sender": sender} for sender in ("ann", "ben"))
-    async with open_turn(db, ["For Ann.", "For Ben."], busy="steer", where=ann, shared=True) as turn:
+    async with gateways.open_turn(db, ["For Ann.", "For Ben."], busy="steer", where=ann, shared=True) as turn:
         await turn.chat.say("Quickly", key="2", **ann)
-        await wait_begun(db, "2")
+        await gateways.wait_begun(db, "2")
         await turn.chat.say("Slowly", key="3", **ben)
         await turn.observe(**ben)
         found = await turn.finish("1", "2", "3")
@@ -224,47 +198,36 @@ async def test_turn_in_a_shared_chat_is_steered_by_its_sender_only(db: AsyncSess
 
 
 async def test_interrupting_messages_are_answered_as_one_without_the_old_reply(db: AsyncSessionDB) -> None:
-    model = HeldModel("Half an ans", *["All of it."] * 3)
-    async with open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
+    model = gateways.HeldModel("Half an ans", *["All of it."] * 3)
+    async with gateways.open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
         await chat.say("One", key="1")
         await model.reached.wait()
         await asyncio.gather(*(chat.say(f"Part {key}", key=key) for key in "234"))
         await until_async(lambda: len(model.requests) > 1)
         model.released.set()
-        found = await wait_settled(db, "1", "2", "3", "4")
-        await wait_idle(opened, db)
-        assert set(texts(chat.sent)) == {"All of it."}
+        found = await gateways.wait_settled(db, "1", "2", "3", "4")
+        await gateways.wait_idle(opened, db)
+        assert set(gateways.texts(chat.sent)) == {"All of it."}
     assert found[0].outcome == "interrupted"
     said = "".join(text for _, text in shape(await db.transcript(found[0].conversation_id or "")))
     assert all(each.seq is not None and each.text in said for each in found)
 
 
-async def test_messages_that_waited_before_the_start_are_joined(db: AsyncSessionDB) -> None:
-    for key in "123":
-        await db.mail.add_inbound(new_inbound(key, f"Part {key}"))
-    async with open_gateway(db, ScriptedModel(["All of it."]), settings=INTERRUPT) as (opened, chat):
-        found = await wait_settled(db, "1", "2", "3")
-        await wait_idle(opened, db)
-        assert texts(chat.sent) == ["All of it."]
-    assert [(each.outcome, each.seq) for each in found] == [("answered", 1)] * 3
-
-
 async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSessionDB) -> None:
     slow, model = Trickle("Hm"), ScriptedModel(["Yes."] * 2)
-    other = agents.agent(db, slow, session_id="talk", route=ROUTE)
+    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE)
     running = asyncio.create_task(other.run_conversation("First"))
     await slow.stuck.reached.wait()
-    async with open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
+    async with gateways.open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
         await chat.say("Second", key="1")
-        await wait_begun(db, "1")
+        await gateways.wait_begun(db, "1")
         await chat.say("Third", key="2")
-        await chat.say("/status", key="3")
-        await wait_settled(db, "3")
+        await gateways.settle(db, chat, "/status", key="3")
         other.interrupt()
         await running
-        one, two = await wait_settled(db, "1", "2")
-        await wait_idle(opened, db)
-    assert NOT_SENT not in texts(chat.sent)
+        one, two = await gateways.wait_settled(db, "1", "2")
+        await gateways.wait_idle(opened, db)
+    assert NOT_SENT not in gateways.texts(chat.sent)
     assert (one.seq, two.outcome) == (3, "answered")
 
 
@@ -272,7 +235,7 @@ async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSes
 
 
 async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["First.", "Fourth."]) as turn:
+    async with gateways.open_turn(db, ["First.", "Fourth."]) as turn:
         for key, text in (("2", "Two"), ("3", "Three"), ("4", "Four")):
             await turn.chat.say(text, key=key)
         assert await turn.gateway.handler.delete("loopback", "2")
@@ -280,81 +243,32 @@ async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: A
             await turn.chat.say(line, key=f"q{number}")
             await turn.chat.replies(number)
         _, deleted, dropped, _ = await turn.finish("1", "2", "3", "4")
-        sent = texts(turn.chat.sent)
+        sent = gateways.texts(turn.chat.sent)
     assert sent[:2] == ["1  Three\n2  Four", "Dropped: Three"]
     assert sent[2].startswith("No message 9 is waiting")
     assert (sent[3:], deleted.outcome, dropped.outcome) == (["First.", "Fourth."], "interrupted", "dropped")
 
 
-async def test_message_at_the_very_end_of_a_turn_is_processed_right_after_it(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
-    read, go_on = asyncio.Event(), asyncio.Event()
-    open_inbound = db.mail.open_inbound
-
-    async def read_slowly(*given: Any) -> Any:
-        found = await open_inbound(*given)
-        read.set()
-        await go_on.wait()
-        return found
-
-    async with open_turn(db, ["First.", "Second."]) as turn:
-        db.mail.open_inbound = read_slowly  # type: ignore[method-assign]
-        await turn.chat.say("Two", key="2")
-        await read.wait()
-        turn.gate.go.set()
-        arrival = await db.mail.inbound_by_key("loopback", "1")
-        async with turn.gateway.runtimes.use("loopback:local") as runtime:
-            await runtime.wait_idle((arrival and arrival.target) or "")
-        await db.contacts.all()  # The worker has seen meanwhile that the turn is over.
-        go_on.set()
-        assert texts(await turn.chat.replies(2)) == ["First.", "Second."]
-
-
-async def test_message_that_could_not_be_read_is_processed_right_after_the_turn(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(router, "POLL_SECONDS", 600.0)
-    failures, failed = [errors.StoreBusy()], asyncio.Event()
-
-    async def fail() -> None:
-        if failures:
-            failed.set()
-            raise failures.pop()
-
-    async with open_turn(db, ["First.", "Second."]) as turn:
-        intercept(db.mail, "open_inbound", fail)
-        await turn.chat.say("Two", key="2")
-        await failed.wait()
-        turn.gate.go.set()
-        assert texts(await turn.chat.replies(2)) == ["First.", "Second."]
-
-
-@pytest.mark.parametrize("failing", ["reading the chat", "beginning the command", "renewing the lease"])
+@pytest.mark.parametrize("failing", ["reading the chat", "beginning the command"])
 async def test_stop_survives_a_store_that_fails_for_a_while(
     failing: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     failures: list[Exception] = [errors.StoreBusy(), errors.StoreFull()]
-    if failing == "renewing the lease":
-        del failures[1]
-
-    async def fail() -> None:
-        fail_at("begin.begun")
 
     def fail_at(point: str) -> None:
         if point == "begin.begun" and failures:
             raise failures.pop()
 
-    async with open_turn(db) as turn:
+    async def fail() -> None:
+        fail_at("begin.begun")
+
+    async with gateways.open_turn(db) as turn:
         if failing == "reading the chat":
-            intercept(db.mail, "open_inbound", fail)
+            gateways.intercept(db.mail, "open_inbound", fail)
             await until_async(lambda: not failures)  # It is read again and again, also without a new message.
-        elif failing == "renewing the lease":
-            intercept(db.mail, "renew_chat_lease", fail)
         else:
             monkeypatch.setattr(fault_points, "hook", fail_at)
         await turn.chat.say("/stop", key="2")
-        one, two = await wait_settled(db, "1", "2")
+        one, two = await gateways.wait_settled(db, "1", "2")
     assert (one.outcome, two.outcome, failures) == ("interrupted", "command", [])

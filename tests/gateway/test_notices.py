@@ -8,7 +8,7 @@ from holdfast import AsyncSessionDB
 from holdfast.gateway import settings
 from holdfast.model import ScriptedModel
 from tests.support.agents import Trickle, calls, shape, tool
-from tests.support.gateways import Gate, open_gateway, texts, wait_idle, wait_settled
+from tests.support.gateways import Gate, open_gateway, settle, texts, wait_idle
 from tests.support.memory_platform import MemoryPlatform
 
 ANN = {"chat": "42", "sender": "42"}
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 
 async def begin(db: AsyncSessionDB, chat: MemoryPlatform) -> str:
     """Begin a conversation in the chat, and return its id."""
-    await chat.say("Hi", key="1", **ANN)
-    (found,) = await wait_settled(db, "1")
+    found = await settle(db, chat, "Hi", key="1", **ANN)
     return found.conversation_id or ""
 
 
@@ -79,7 +78,6 @@ async def test_stop_ends_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
         here = await begin(db, chat)
         await db.mail.add_inbox_entry(here, "n1", "The build ended.")
         await gate.reached.wait()
-        await chat.say("/stop", key="2", **ANN)
-        await wait_settled(db, "2")
+        await settle(db, chat, "/stop", key="2", **ANN)
         await wait_idle(opened, db)
     assert await db.mail.inbox_entries(here) == []

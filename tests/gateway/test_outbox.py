@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
+from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.gateway import outbox
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -140,31 +140,6 @@ async def test_message_is_given_up_after_a_number_of_attempts(failure: type[Exce
         assert len(platform.tried) == attempts
 
 
-async def test_only_messages_without_a_delivery_are_sent_after_a_restart(db: AsyncSessionDB) -> None:
-    first, second = FailingPlatform(), FailingPlatform()
-    await db.mail.post(message("Marked"))
-    async with run_sender(db, first):
-        await wait_sent(db)
-    lost = await db.mail.post(message("Sent, and not marked"))
-    lease = await db.mail.acquire_chat_lease("out:loopback:dm:local")
-    await db.mail.begin_sending(lease, lost.id)
-    await db.mail.release_chat_lease(lease)
-    async with run_sender(db, second):
-        await second.replies(1)
-    assert (first.tried, second.tried) == (["Marked"], ["Sent, and not marked"])
-
-
-async def test_two_senders_send_every_message_once(db: AsyncSessionDB) -> None:
-    one, other = FailingPlatform(), FailingPlatform()
-    async with run_sender(db, one) as first, run_sender(db, other) as second:
-        for number in range(20):
-            await db.mail.post(message(str(number), f"dm:{number % 3}"))
-            first.wake()
-            second.wake()
-        await wait_sent(db)
-    assert sorted(one.tried + other.tried, key=int) == [str(number) for number in range(20)]
-
-
 async def test_slow_send_keeps_its_lease() -> None:
     clock, gate = conversations.Clock(), gateways.Gate()
 
@@ -201,43 +176,6 @@ async def test_reply_to_another_chat_than_that_of_its_message_is_not_sent(wrong:
         async with run_sender(db, platform):
             await wait_sent(db)
         assert (platform.tried, (await read(db, posted.id)).error) == ([], stored.WRONG_CHAT)
-
-
-async def test_chat_of_another_process_is_left_alone_for_a_while(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    asked: list[str] = []
-    await db.mail.post(message("One"))
-    theirs = await db.mail.acquire_chat_lease("out:loopback:dm:local")
-    platform = FailingPlatform()
-    sender = outbox.Sender(db, platform, db.db._clock)
-    with monkeypatch.context() as patched:
-        patched.setattr(fault_points, "hook", lambda point: asked.extend([point] if point.endswith(".begun") else []))
-        for _ in range(3):
-            await sender._poll()
-            await asyncio.gather(*sender._sending.values())
-    assert (len(asked), platform.tried) == (1, [])
-    await db.mail.release_chat_lease(theirs)
-    async with run_sender(db, platform):
-        await platform.replies(1)
-
-
-@pytest.mark.usefixtures("short_pauses")
-async def test_delivered_message_is_not_repeated_if_the_store_fails_to_record_it(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    failures: list[Exception] = [errors.StoreFull(), errors.StoreBusy()]
-
-    def fail(point: str) -> None:
-        if point == "delivered.begun" and failures:
-            raise failures.pop()
-
-    platform = FailingPlatform()
-    monkeypatch.setattr(fault_points, "hook", fail)
-    await db.mail.post(message("One"))
-    async with run_sender(db, platform):
-        await wait_sent(db)
-    assert (failures, platform.tried) == ([], ["One"])
 
 
 async def test_messages_of_other_processes_hide_none_of_this_one(

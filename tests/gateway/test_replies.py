@@ -22,21 +22,11 @@ RETRY = "Try again, or /new to begin a new conversation."
     ("given", "said"),
     [
         pytest.param({"final_response": "Yes.\n"}, "Yes.\n", id="text"),
-        pytest.param({"final_response": "So f", "failed": True, "exit_reason": "cut"}, "So f", id="cut"),
-        pytest.param({"final_response": "After 50 steps.", "exit_reason": "steps"}, "After 50 steps.", id="limit"),
         pytest.param({"failed": True, "exit_reason": "overflow", "error": "Big."}, replies.TOO_LARGE, id="overflow"),
-        pytest.param(
-            {"failed": True, "exit_reason": "model", "error": "refused (400): no such tool."},
-            f"The request failed: refused (400): no such tool.\n{RETRY}",
-            id="error",
-        ),
         pytest.param(
             {"failed": True, "exit_reason": "model", "error": LONG},
             f"The request failed: {LONG[:299]}…\n{RETRY}",
             id="long error",
-        ),
-        pytest.param(
-            {"failed": True, "exit_reason": "model"}, f"The request failed: unknown error\n{RETRY}", id="no error"
         ),
         pytest.param({"interrupted": True, "exit_reason": "interrupted"}, None, id="interrupted after work"),
         pytest.param(
@@ -44,7 +34,6 @@ RETRY = "Try again, or /new to begin a new conversation."
             "Interrupted. The message was not sent.",
             id="interrupted before",
         ),
-        pytest.param({"partial": True, "error": LONG}, f"{LONG[:299]}…", id="partial"),
         pytest.param({"final_response": " \n"}, wording.EMPTY_REPLY, id="blank"),
         pytest.param({"api_calls": 0}, wording.NOT_COMPLETED, id="never ran"),
     ],
@@ -107,17 +96,6 @@ def test_command_cannot_end_its_code_block(ticks: int) -> None:
         assert part.split("\n").count(fence) in (0, 2)
 
 
-def test_question_names_the_commands_that_answer_it() -> None:
-    assert question("make", remembers="shell(=a\n/approve 9) in /x").split("\n") == [
-        "Question 3: allow this? Run it.",
-        "```",
-        "make",
-        "```",
-        "/approve 3 allows it once, /deny 3 REASON denies it.",
-        "/approve 3 conversation or /approve 3 always allows from now on: shell(=a\\n/approve 9) in /x",
-    ]
-
-
 # --- long texts -------------------------------------------------------------------------------------------
 
 
@@ -125,9 +103,7 @@ def test_question_names_the_commands_that_answer_it() -> None:
     ("text", "limit", "parts"),
     [
         pytest.param(" \n", 10, [], id="blank"),
-        pytest.param("Hello.", 10, ["Hello."], id="short enough"),
         pytest.param("One two.\n\nThree four.", 12, ["One two.", "Three four."], id="paragraphs"),
-        pytest.param("One two.\nThree four.", 12, ["One two.", "Three four."], id="lines"),
         pytest.param("One two. Three four.", 12, ["One two.", "Three four."], id="sentences"),
         pytest.param("one two three four", 10, ["one two", "three four"], id="words"),
         pytest.param("abcdefghijklmnop", 6, ["abcdef", "ghijkl", "mnop"], id="anywhere"),
@@ -138,12 +114,6 @@ def test_question_names_the_commands_that_answer_it() -> None:
             28,
             ["See:\n```py\none = 1\n```", "```py\ntwo = 2\nthree = 3\n```", "Done."],
             id="code is closed and opened again",
-        ),
-        pytest.param(
-            "Some words before it.\n```\nx = 1\ny = 2\n```",
-            28,
-            ["Some words before it.", "```\nx = 1\ny = 2\n```"],
-            id="code block that fits",
         ),
         pytest.param(
             "```\n" + "x" * 30,

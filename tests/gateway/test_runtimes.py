@@ -82,14 +82,3 @@ async def test_runtime_that_failed_to_open_is_opened_again(db: AsyncSessionDB) -
     assert (await pool.visit("a")).owner == "a"
     await pool.close()
     assert pool.closed == ["a"]
-
-
-@pytest.mark.usefixtures("short_pauses")
-async def test_message_is_answered_when_its_runtime_opens_at_the_second_attempt(db: AsyncSessionDB) -> None:
-    async with gateways.open_gateway(db, ScriptedModel()) as (opened, chat):
-        pool = Pool(db, fails=1)
-        opened.runtimes._factory = pool.open_runtime
-        await chat.say("Hi", key="1")
-        assert gateways.texts(await chat.replies(1)) == ["At last."]
-        (found,) = await gateways.wait_settled(db, "1")
-    assert (found.attempts, pool.opened) == (2, ["loopback:local"] * 2)

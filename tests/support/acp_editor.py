@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, errors
-from holdfast.acp import channel, client, plans, server
+from holdfast.acp import channel, plans, server
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals
 from holdfast.model import ScriptedModel
@@ -60,26 +60,22 @@ class Program:
         self._prompt_commands, self._given = given.pop("prompt_commands", None), given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[sessions.SessionSpec] = []
-        self.clients: list[client.ToolClient] = []
+        self.clients: list[Any] = []
         self.runtimes: list[runtime.Runtime] = []
         self.open = 0
         self.choice = ModelChoice(model)
-        self.leave = asyncio.Event()
 
     async def models(self) -> Sequence[str]:
         return await self.choice.listed()
 
     @asynccontextmanager
-    async def open_runtime(
-        self, place: sessions.SessionSpec, client: client.ToolClient
-    ) -> AsyncIterator[runtime.Runtime]:
+    async def open_runtime(self, place: sessions.SessionSpec, client: Any) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
-            tools = [*self._tools, plans.TOOL]
+            given = {"folder": place.folders[0], "tools": [*self._tools, plans.TOOL], "approvals": permissions}
             model = self.choice.of(conversation_id)
-            given = {"folder": place.folders[0], **self._given}
-            return agents.agent(self.db, model, session_id=conversation_id, tools=tools, approvals=permissions, **given)
+            return agents.agent(self.db, model, session_id=conversation_id, **given, **self._given)
 
         self.places.append(place)
         self.clients.append(client)
@@ -99,10 +95,10 @@ class Editor:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._unheard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[Any, asyncio.Future[Any]] = {}
         self._more = asyncio.Condition()
-        self._seen = self._number = 0
+        self._seen = self.number = 0
         self._wire = acp_schema.Wire()
         self.frames: list[dict[str, Any]] = []
         self.updates: list[dict[str, Any]] = []
@@ -113,13 +109,8 @@ class Editor:
         self._gone = asyncio.Event()
         self.serving: asyncio.Task[None]
 
-    @property
-    def number(self) -> int:
-        """The id of the last request."""
-        return self._number
-
     async def receive(self) -> bytes | None:
-        return await self._came.get()
+        return await self._unheard.get()
 
     async def send(self, frame: bytes) -> None:
         if self._gone.is_set():
@@ -143,45 +134,35 @@ class Editor:
     async def unread(self) -> None:
         await self._gone.wait()
 
-    def say(self, frame: Any) -> None:
-        self.expect(frame)
+    def say(self, frame: dict[str, Any]) -> None:
+        self._wire.sent(frame)
         self.raw(json.dumps(frame).encode())
 
-    def expect(self, frame: Any) -> None:
-        """Expect a response to this frame."""
-        if isinstance(frame, dict):
-            self._wire.sent(frame)
-
     def raw(self, line: bytes) -> None:
-        self._came.put_nowait(line)
-
-    def is_heard(self) -> bool:
-        """Return whether everything that was sent is read."""
-        return self._came.empty()
+        self._unheard.put_nowait(line)
 
     def vanish(self) -> None:
         """Read nothing more, without notice."""
         self._gone.set()
 
     def leave(self) -> None:
-        self._came.put_nowait(None)
+        self._unheard.put_nowait(None)
 
     def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
-        """Send a request; the response comes later."""
         return self.put(method, params)
 
     def put(self, method: str, params: Any) -> asyncio.Future[Any]:
-        """Send a request with params of any kind."""
-        self._number += 1
-        answered = self._asked[self._number] = asyncio.get_running_loop().create_future()
-        self.say({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
+        """Send a request, with params of any kind; return its response."""
+        self.number += 1
+        answered = self._asked[self.number] = asyncio.get_running_loop().create_future()
+        self.say({"jsonrpc": "2.0", "id": self.number, "method": method, "params": params})
         return answered
 
     def notify(self, method: str, **params: Any) -> None:
         self.say({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def ask(self, method: str, **params: Any) -> Any:
-        return result(await self.asking(method, **params))
+        return result(await self.put(method, params))
 
     async def new(self, cwd: str = FOLDER, **more: Any) -> str:
         return str((await self.ask("session/new", cwd=cwd, mcpServers=[], **more))["sessionId"])
@@ -203,11 +184,10 @@ class Editor:
                         return update
                 await self._more.wait()
 
-    async def wait_question(self, number: int = 1) -> dict[str, Any]:
-        """Return the permission request of this number as soon as it was received."""
+    async def wait_question(self) -> None:
+        """Wait until a permission request was received."""
         async with self._more:
-            await self._more.wait_for(lambda: len(self.questions) >= number)
-        return self.questions[number - 1]
+            await self._more.wait_for(lambda: self.questions)
 
     def received(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
         """Return the updates of these kinds so far."""

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import acp
-from acp import interfaces, schema
+from acp import schema
 from acp._transport import memory_transport_pair
 from acp.agent import connection as agent_side
 from acp.client import connection as client_side
@@ -20,11 +20,6 @@ from holdfast.tools import base, registry
 
 ENDING = 5.0
 SESSION = "20260527_234659_e65f0e"
-
-
-def capabilities(*, read: bool = False, write: bool = False) -> schema.ClientCapabilities:
-    files = schema.FileSystemCapabilities(read_text_file=read, write_text_file=write)
-    return schema.ClientCapabilities(fs=files)
 
 
 class Terminal:
@@ -68,8 +63,6 @@ class Editor:
         self.before: Callable[[str], Awaitable[object]] = _nothing
         self.by_shell = False
         """Whether it passes the command and its arguments to a shell, unquoted."""
-        self.elsewhere = ""
-        """A prefix of every path in its commands, as in another file system."""
 
     def on_connect(self, conn: object) -> None: ...
 
@@ -113,15 +106,16 @@ class Editor:
         **_: Any,
     ) -> schema.CreateTerminalResponse:
         await self._record("create")
-        line = [command, *(f"{self.elsewhere}{each}" for each in args or [])]
+        line = [command, *(args or [])]
         self.started.append(line)
+        variables = [schema.EnvVariable.model_validate(each) for each in env or []]
         process = await asyncio.create_subprocess_exec(
             *(["/bin/sh", "-c", " ".join(line)] if self.by_shell else line),
             cwd=cwd,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "EDITOR_TOKEN": "hunter2", **_variables(env or [])},
+            env={**os.environ, "EDITOR_TOKEN": "hunter2", **{each.name: each.value for each in variables}},
             start_new_session=True,
         )
         name = f"terminal-{len(self.started)}"
@@ -153,11 +147,6 @@ class Editor:
         del self.terminals[terminal_id]
 
 
-def _variables(given: list[Any]) -> dict[str, str]:
-    read = [schema.EnvVariable.model_validate(each) for each in given]
-    return {each.name: each.value for each in read}
-
-
 async def _nothing(_: str) -> None: ...
 
 
@@ -167,22 +156,14 @@ def _ended(found: Terminal) -> dict[str, Any]:
     return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
 
 
-class _Agent:
-    """An agent without requests."""
-
-    def on_connect(self, conn: interfaces.Client) -> None: ...
-
-
 @asynccontextmanager
 async def connect(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnection]:
     """Yield the agent's end of a connection to this editor."""
     ours, theirs = memory_transport_pair()
-    agent: Any = _Agent()
+    # The agent gets no requests, so any object will do.
+    agent: Any = object()
     client: Any = editor
-    async with (
-        agent_side.AgentSideConnection(agent, ours) as conn,
-        client_side.ClientSideConnection(client, theirs),
-    ):
+    async with agent_side.AgentSideConnection(agent, ours) as conn, client_side.ClientSideConnection(client, theirs):
         try:
             yield conn
         finally:

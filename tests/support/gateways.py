@@ -51,15 +51,13 @@ class HeldModel(ScriptedModel):
 
 
 def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
-    """Return a factory of runtimes whose agents use this model; conversation ids are added to `built`."""
-    built: list[str] = given.pop("built", [])
+    """Return a factory of runtimes whose agents use this model."""
 
     @asynccontextmanager
     async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
         permissions = approvals.Approvals(db.permissions, owner=owner)
 
         async def build(conversation_id: str) -> AIAgent:
-            built.append(conversation_id)
             options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
             return agents.agent(db, model, session_id=conversation_id, **options)
 
@@ -108,6 +106,15 @@ async def wait_settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback
         return len(found) == len(keys) and not any(each.open for each in found)
 
     await until_async(is_settled)
+    return found
+
+
+async def settle(
+    db: AsyncSessionDB, chat: memory_platform.MemoryPlatform, text: str, /, *, key: str, **where: str
+) -> types.InboundMessage:
+    """Send a message from a chat; return it as soon as it has an outcome."""
+    await chat.say(text, key=key, **where)
+    (found,) = await wait_settled(db, key)
     return found
 
 
