@@ -50,10 +50,6 @@ def content(db: SessionDB, digest: str) -> bytes:
         return file.read()
 
 
-def has_no_blob(db: SessionDB) -> bool:
-    return not backends.shelved(db) and not db.driver.read(lambda tx: tx.all("blobs_all"))
-
-
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     (tmp_path / "out").mkdir()
@@ -162,7 +158,7 @@ def test_collection_during_an_import_takes_no_attachment_of_it(
 
 
 def test_attachments_of_a_refused_conversation_are_not_written(
-    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint, clock: Clock
+    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint
 ) -> None:
     conversations.begin(source, "trunk", "a")
     source.branch("trunk", branch_id="twig")
@@ -175,15 +171,7 @@ def test_attachments_of_a_refused_conversation_are_not_written(
     at_point(None)
     assert passed == []
     assert [outcome.outcome for outcome in report.outcomes] == ["conflict", "refused"]
-    assert (report.blobs, report.lost_blobs, has_no_blob(other)) == (0, (), True)
-    for name in ("twig", "trunk"):
-        source.delete_conversation(name)
-    # Not collected yet, the attachment is still collected after an import that was refused.
-    clock.advance(HOUR)
-    assert not source.admin.import_from(export).ok
-    assert source.blobs.collect().blobs == 1
-    assert not source.admin.import_from(export).ok
-    assert has_no_blob(source)
+    assert (report.blobs, report.lost_blobs, backends.shelved(other)) == (0, (), {})
 
 
 @pytest.mark.parametrize("deleted_before", [False, True])
@@ -345,17 +333,11 @@ def test_failed_export_keeps_the_one_before(db: SessionDB, export: Path) -> None
     assert files(export.parent) == before
 
 
-class BytesPath:
-    def __fspath__(self) -> bytes:
-        return b"out.jsonl"
-
-
 @backends.on_memory
 def test_invalid_path_is_refused(db: SessionDB, export: Path) -> None:
     for call in (db.admin.export_to, db.admin.export_pages, db.admin.import_from):
-        for path in (Path("a\0b"), BytesPath()):
-            with pytest.raises(errors.InvalidArgument):
-                call(path)
+        with pytest.raises(errors.InvalidArgument):
+            call(Path("a\0b"))
     for call in (db.admin.export_to, db.admin.import_from):
         for path in (export.parent / "none" / "x", export.parent):
             with pytest.raises(errors.StoreUnusable, match="cannot be read or written"):

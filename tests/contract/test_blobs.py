@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store.blobs import files as blob_files
 from tests.support import backends, conversations
 from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
@@ -84,21 +82,6 @@ def test_damaged_content_is_never_returned_and_is_replaced_by_putting_it_again(d
     assert content(db, digest) == PICTURE
 
 
-@backends.on_files
-def test_first_blobs_of_two_threads_are_stored_in_one_place(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = blob_files.BlobFiles.__init__
-
-    def open_slowly(files: blob_files.BlobFiles, folder: str | None = None) -> None:
-        time.sleep(0.05)
-        opened(files, folder)
-
-    monkeypatch.setattr(blob_files.BlobFiles, "__init__", open_slowly)
-    contents = [b"one", b"two", b"three", b"four"]
-    with ThreadPoolExecutor(len(contents)) as threads:
-        stored = list(threads.map(db.blobs.put, contents))
-    assert [content(db, blob.digest) for blob in stored] == contents
-
-
 def test_blob_without_a_name_is_collected_a_day_after_it_was_put(
     db: SessionDB, clock: Clock, at_point: AtPoint
 ) -> None:
@@ -140,6 +123,9 @@ def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at
 
 @backends.on_files
 def test_racing_puts_and_collections_leave_both_file_and_row_or_neither(db: SessionDB) -> None:
+    contents = [b"one", b"two", b"three", b"four"]
+    stored = conversations.at_once(*(lambda data=data: db.blobs.put(data) for data in contents))
+    assert [content(db, blob.digest) for blob in stored] == contents
     for _ in range(15):
         digest = db.blobs.put(PICTURE).digest
         conversations.at_once(lambda: db.blobs.put(PICTURE), lambda: db.blobs.collect(0), lambda: db.blobs.collect(0))

@@ -23,19 +23,6 @@ def test_lease_carries_the_snapshot_of_its_acquisition(db: SessionDB) -> None:
     assert (lease.snapshot.last_seq, db.leases()[0].snap_seq) == (2, 2)
 
 
-@pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_held_lease_is_busy_for_others(db: SessionDB, clock: Clock, purpose: types.Purpose) -> None:
-    conversations.begin(db, "talk", "a")
-    head = conversations.compact(db, "talk", 1)
-    db.end_conversation("talk", "done")
-    db.acquire_lease("talk", purpose, "one", 30)
-    clock.advance(10)
-    for holder, name in (("two", "talk"), (None, head.id)):
-        with pytest.raises(errors.Busy) as refusal:
-            db.acquire_lease(name, purpose, holder)
-        assert (refusal.value.holder, refusal.value.expires_in) == ("one", 20)
-
-
 def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
     old = db.acquire_lease("talk", "compact", "one", 30)
@@ -47,16 +34,6 @@ def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
     with pytest.raises(errors.LeaseLost):
         db.renew_lease(old)
     new = db.acquire_lease("talk", "compact", "two")
-    assert new.token > old.token
-    with pytest.raises(errors.LeaseLost):
-        db.renew_lease(old)
-    assert not db.release_lease(old)
-    db.renew_lease(new)
-
-
-def test_new_lease_of_the_same_holder_voids_its_old_one(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    old, new = (db.acquire_lease("talk", "compact", "me") for _ in range(2))
     impostor = types.Lease(new.snapshot, "compact", new.token, "another", 30)
     assert new.token > old.token
     for lost in (old, impostor):
@@ -64,19 +41,6 @@ def test_new_lease_of_the_same_holder_voids_its_old_one(db: SessionDB) -> None:
             db.renew_lease(lost)
     assert not db.release_lease(old)
     db.renew_lease(new)
-
-
-def test_renewed_lease_outlives_its_first_ttl(db: SessionDB, clock: Clock) -> None:
-    conversations.begin(db, "talk", "a")
-    since = []
-    for _ in range(2):
-        lease = db.acquire_lease("talk", "compact", "me", 30)
-        for _ in range(5):
-            clock.advance(20)
-            db.renew_lease(lease)
-        since.append(db.leases()[0].acquired_at)
-    assert since == [conversations.NOON, conversations.NOON + 100]
-    assert db.commit_compaction(lease, summary="gist", cut_seq=1).live
 
 
 def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: MakeDb, clock: Clock) -> None:
@@ -112,16 +76,6 @@ def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> No
         polling.until(lambda: db.leases()[0].state == "dead")
         assert db.get_compression_lock_holder("talk") is None
         assert db.acquire_lease("talk", "compact", "me").token == 2
-
-
-def test_lease_of_this_process_survives_reopening(make_db: MakeDb) -> None:
-    first = make_db()
-    conversations.begin(first, "talk", "a")
-    lease = first.acquire_lease("talk", "compact", "me")
-    first.close()
-    second = make_db()
-    second.renew_lease(lease)
-    assert second.commit_compaction(lease, summary="gist", cut_seq=1).live
 
 
 def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: MakeDb) -> None:

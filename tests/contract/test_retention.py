@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, reports
-from holdfast.store import conversation_row
-from holdfast.store.backup import retention
-from holdfast.store.transfer import export
 from tests.support import backends, conversations
 from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
@@ -220,16 +217,3 @@ def test_conversations_changed_or_needed_since_the_archive_are_kept(
     at_point(change_all)
     report = prune(db, archive)
     assert (report.removed, set(report.kept)) == (("unchanged",), set(changes))
-
-
-def test_prune_reports_the_removals_of_an_earlier_attempt(db: SessionDB, clock: Clock) -> None:
-    conversations.begin(db, "old", *"abc")
-    key = db.driver.read(lambda tx: conversation_row.read(tx, "old").key)
-    line = db.driver.read(lambda tx: next(export.read_lines(tx, key)))
-    archived = {"old": retention._without_fence(line)}
-    # The second call sees the rows and the retry state that a retry sees after a commit whose outcome is unknown.
-    first, second = db.driver.write(
-        "prune", lambda tx: [retention._remove(tx, ["old"], archived, clock()) for _ in range(2)]
-    )
-    assert first == second
-    assert list(first) == ["old"]

@@ -112,14 +112,6 @@ def test_query_without_a_word_or_with_another_phrase_finds_nothing(db: SessionDB
     assert db.search(query) == []
 
 
-@pytest.mark.parametrize(
-    "query", ['" OR 1 --', "a AND (b", "NEAR(", "text:x", "* ^ -", "{text} : x", "col:" * 50, '"unbalanced', "x" * 9999]
-)
-def test_query_is_not_read_as_syntax(db: SessionDB, query: str) -> None:
-    begin(db, "plain text")
-    assert isinstance(db.search(query), list)
-
-
 def test_search_is_limited_to_a_conversation_and_its_origins(db: SessionDB) -> None:
     chat = begin(db, "the walrus one", "the walrus two")
     conversations.compact(db, chat, 1)

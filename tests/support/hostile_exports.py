@@ -131,6 +131,8 @@ HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "a body with wrong content": _field("message", 1, body={"content": 7}),
     "a body no append would write": _text(BODY % '{ "content":"x"}'),
     "a body that hides its calls": _text(BODY % '{"content":"","tool_calls":[{"id":"1"}]}'),
+    "a new key in a body": _text(BODY % '{"content":"x","new":1}'),
+    "a new key of a call": _text(BODY % '{"tool_calls":[{"id":"1","name":"ls","new":true}],"content":"x"}'),
     "a body that says it twice": _text(BODY % '{"content":"x","content":"y"}'),
     "a deep body": _text(BODY % f'{{"content":[{{"a":{"[" * 200 + "]" * 200}}}]}}'),
     "a very deep line": _text(DEEP),
