@@ -127,12 +127,3 @@ def test_forked_child_is_another_holder() -> None:
     assert (theirs.pid, theirs.host) == (child, mine.host)
     assert theirs.is_dead()
     assert not mine.is_dead()
-
-
-def test_no_signal_is_sent_where_it_would_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[int] = []
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "kill", lambda pid, _: sent.append(pid))
-        patched.setattr(os, "name", "nt")
-        exists = process_info.exists(os.getpid())
-    assert (exists, sent) == (True, [])
