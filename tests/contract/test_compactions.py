@@ -82,7 +82,7 @@ CHANGES: dict[str, Change] = {
     "hide": lambda db: db.hide("talk", 4),
     "hide and show": lambda db: (db.hide("talk", 4), db.show("talk")),
     "redact": lambda db: db.redact("talk", 1),
-    "compaction": lambda db: conversations.compact_without_lease(db, "talk", 4),
+    "compaction": lambda db: db.commit_compaction(db.snapshot("talk"), summary="x", cut_seq=4),
     "message after an end": lambda db: (db.end_conversation("talk", "done"), conversations.say(db, "talk", "x")),
 }
 HARMLESS: dict[str, Change] = {

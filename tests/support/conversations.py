@@ -54,10 +54,6 @@ def compact(db: SessionDB, session_id: str, cut_seq: int, summary: str = "summar
     return db.commit_compaction(db.acquire_lease(session_id, "compact"), summary=summary, cut_seq=cut_seq, **more)
 
 
-def compact_without_lease(db: SessionDB, session_id: str, cut_seq: int, **more: Any) -> types.Session:
-    return db.commit_compaction(db.snapshot(session_id), **{"summary": "summary", "cut_seq": cut_seq, **more})
-
-
 def short(value: object) -> str:
     """Return a test id for a value: the same in every process, and short."""
     return repr(value)[:24] if isinstance(value, str | bytes | int | float | list) else type(value).__name__
