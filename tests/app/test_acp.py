@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,16 +15,16 @@ from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp as program
 from holdfast.tools.permissions import rules as permissions_rules
-from tests.support import acp_editor
+from tests.support import acp_editor, polling
 
 
 @asynccontextmanager
-async def serve(settings: config.Settings) -> AsyncIterator[acp_editor.Editor]:
-    """An editor that offers neither files nor terminals, served by the program in this process."""
+async def serve(settings: config.Settings, **capabilities: Any) -> AsyncIterator[acp_editor.Editor]:
+    """An editor with these capabilities, served by the program in this process."""
     async with asyncio.timeout(60):
         editor = acp_editor.Editor(None)  # type: ignore[arg-type]
         wire = channel.EditorChannel(editor, "1.0")
-        greeting = editor.asking("initialize", protocolVersion=1, clientCapabilities={})
+        greeting = editor.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
         assert await wire.wait_initialized()
         await greeting
         serving = asyncio.create_task(program.serve(wire, settings))
@@ -78,3 +79,14 @@ async def test_rules_hold_in_the_folder_of_the_session(settings: config.Settings
         await editor.prompt(session, "run `pwd`")
         assert folders[0] in str(editor.received("tool_call_update")[-1])
         assert editor.questions == []
+
+
+async def test_file_and_command_are_requested_from_the_editor(settings: config.Settings, folders: list[str]) -> None:
+    async with serve(settings, fs={"readTextFile": True}, terminal=True) as editor:
+        session = await editor.new(folders[0])
+        for prompt, method in (("read notes.txt", "fs/read_text_file"), ("run pwd", "terminal/create")):
+            answer = editor.prompting(session, prompt)
+            await polling.until_async(lambda method=method: editor.frames[-1].get("method") == method)
+            refusal = {"code": -32603, "message": "The editor refused."}
+            editor.say({"jsonrpc": "2.0", "id": editor.frames[-1]["id"], "error": refusal})
+            assert acp_editor.result(await answer)["stopReason"] == "end_turn"
