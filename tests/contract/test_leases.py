@@ -43,24 +43,6 @@ def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
     db.renew_lease(new)
 
 
-def test_live_or_stopped_holder_keeps_its_lease_until_it_expires(make_db: MakeDb, clock: Clock) -> None:
-    db = make_db()
-    conversations.begin(db, "talk", "a")
-    with conversations.held_elsewhere(db, "talk", ttl=30) as process:
-        (held,) = db.leases()
-        assert (held.conversation_id, held.purpose, held.holder, held.pid) == (
-            "talk", "compact", "elsewhere", process.pid,
-        )  # fmt: skip
-        assert (held.state, held.expires_in, held.snap_seq) == ("held", 30.0, 1)
-        conversations.stop(process)
-        clock.advance(29)
-        with pytest.raises(errors.Busy) as refusal:
-            db.acquire_lease("talk", "compact", "me")
-        assert (refusal.value.holder, refusal.value.expires_in) == ("elsewhere", 1.0)
-        clock.advance(1)
-        assert db.acquire_lease("talk", "compact", "me").holder == "me"
-
-
 def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> None:
     db = make_db(clock=None)
     conversations.begin(db, "talk")

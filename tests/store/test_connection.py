@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from holdfast import SessionDB, errors, fault_points
-from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
 from tests.support import conversations, postgres, postgres_proxy, two_hosts
 
@@ -130,9 +128,6 @@ def test_write_waits_while_the_server_refuses_connections(
         assert network.refused >= 2
 
 
-# --- notifications -----------------------------------------------------------------------------------
-
-
 def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server falls silent after the commit; another thread sends the notification."""
     with postgres_proxy.Proxy() as network, SessionDB(network.through(address), write_timeout=60.0) as db:
@@ -142,53 +137,3 @@ def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: p
             appending = threads.submit(db.append_message, "talk", role="user", content="b")
             assert appending.result(60).seq == 2
             network.flow()
-
-
-# --- the client-side deadline ------------------------------------------------------------------------------------
-
-
-class Expired(Exception):
-    pass
-
-
-def work() -> Iterator[Any]:
-    """Waits until it could read."""
-    while not (yield "read"):
-        pass
-    return "answer"
-
-
-YES, NO = True, False
-
-
-@pytest.mark.parametrize(
-    ("answers", "readies", "outcome", "asked"),
-    [
-        ([], [0, 0, 1], "answer", 0),
-        ([YES, YES], [0] * 9 + [1], "answer", 2),
-        ([NO], [0] * 6, "expired", 1),
-        ([NO], [0] * 4 + [1], "answer", 1),
-        ([YES, NO], [0] * 12, "expired", 2),
-        ([YES] * 9, [0] * 30, "expired", 6),  # a server that says it works has no more time than `total`
-    ],
-)
-def test_silent_server_is_probed_and_given_up(
-    answers: list[bool], readies: list[int], outcome: str, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, left = [0.0], list(answers)
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    bounded = connection.enforce_deadline(work(), 3.0, 20.0, lambda: 0, is_working=lambda: left.pop(0), expire=Expired)
-
-    def wait() -> str:
-        next(bounded)
-        try:
-            for ready in readies:
-                now[0] += 1.1
-                bounded.send(ready)
-        except StopIteration as end:
-            return str(end.value)
-        except Expired:
-            return "expired"
-        return "still waiting"
-
-    assert (wait(), len(answers) - len(left)) == (outcome, asked)

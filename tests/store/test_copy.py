@@ -113,8 +113,8 @@ def test_everything_is_copied_to_another_database_and_back(here: Make, there: Ma
             assert db.admin.get_meta("noted") == "by a person"
             assert db.append_message("talk", role="user", content="next").seq == 6
             assert db.search("three")[0].seq == 3
-            with db.blobs.open(next(part["blob"] for part in db.transcript("talk")[3].content)) as content:
-                assert content.read() == full_store.PICTURE
+            digest = next(part["blob"] for part in db.transcript("talk")[3].content)
+            assert conversations.read_blob(db, digest) == full_store.PICTURE
 
 
 def test_leases_snapshots_and_versions_of_the_source_are_void_in_the_copy(filled: SessionDB, target: SessionDB) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -52,6 +50,16 @@ def say(db: SessionDB, session_id: str, *contents: str) -> list[types.Receipt]:
 
 def compact(db: SessionDB, session_id: str, cut_seq: int, summary: str = "summary", **more: Any) -> types.Session:
     return db.commit_compaction(db.acquire_lease(session_id, "compact"), summary=summary, cut_seq=cut_seq, **more)
+
+
+def attach(db: SessionDB, session_id: str, *digests: str) -> types.Receipt:
+    """Append a message that names these blobs."""
+    return db.append_message(session_id, role="user", content=[{"type": "image", "blob": each} for each in digests])
+
+
+def read_blob(db: SessionDB, digest: str) -> bytes:
+    with db.blobs.open(digest) as file:
+        return file.read()
 
 
 def short(value: object) -> str:
@@ -156,9 +164,3 @@ def held_elsewhere(
             yield process
         finally:
             process.kill()
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """Stop a process and wait until it has stopped."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
