@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from holdfast import SessionDB, errors, types
@@ -43,21 +46,37 @@ def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
     db.renew_lease(new)
 
 
-def test_lease_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> None:
+HOLDER = """
+import sys
+from holdfast import SessionDB
+db = SessionDB(sys.argv[1], durability="process-crash")
+db.acquire_lease("talk", "compact", "elsewhere", 3600.0)
+db.mail.acquire_chat_lease("k", 3600.0, "elsewhere")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_leases_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> None:
     db = make_db(clock=None)
     conversations.begin(db, "talk")
-    with conversations.held_elsewhere(db, "talk", ttl=3600, now=None) as process:
-        with pytest.raises(errors.Busy) as refusal:
-            db.acquire_lease("talk", "compact", "me")
-        assert 3000 < refusal.value.expires_in <= 3600
+    command = [sys.executable, "-c", HOLDER, db.driver.path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        for acquire in (lambda: db.acquire_lease("talk", "compact"), lambda: db.mail.acquire_chat_lease("k")):
+            with pytest.raises(errors.Busy) as refusal:
+                acquire()
+            assert (refusal.value.holder, 3000 < refusal.value.expires_in <= 3600) == ("elsewhere", True)
         assert db.get_compression_lock_holder("talk") == "elsewhere"
         assert not db.try_acquire_compression_lock("talk", "me")
         process.kill()
         # Its output ends when it has died; its parent has not waited for it yet.
         assert process.stdout.read() == ""
-        polling.until(lambda: db.leases()[0].state == "dead")
+        polling.until(lambda: db.leases()[0].state == db.mail.chat_leases()[0].state == "dead")
         assert db.get_compression_lock_holder("talk") is None
         assert db.acquire_lease("talk", "compact", "me").token == 2
+        assert db.mail.acquire_chat_lease("k").token == (1 << 32) + 2
 
 
 def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: MakeDb) -> None:

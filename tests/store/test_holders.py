@@ -43,17 +43,10 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> tuple[str, str]:
         patched.setattr(process_info, "machine_id", lambda: same["machine"])
         patched.setattr(uuid, "getnode", lambda: same["node"])
         patched.setattr(leases, "_namespace", lambda: same["namespace"])
-        _clear_caches()
-        try:
-            holder = leases.current_holder("it")
-        finally:
-            _clear_caches()
+        for cached in ("_host", "_identity"):
+            patched.setattr(leases, cached, getattr(leases, cached).__wrapped__)
+        holder = leases.current_holder("it")
     return holder.host, holder.namespace
-
-
-def _clear_caches() -> None:
-    leases._host.cache_clear()
-    leases._identity.cache_clear()
 
 
 @pytest.mark.parametrize(
