@@ -32,13 +32,6 @@ def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: Clock) -
     assert (new, other.id != first.id, other.home) == (True, True, "far")
 
 
-def test_retry_after_a_lost_commit_reports_its_message_as_new(db: SessionDB) -> None:
-    step = conversations.prepared(db.mail.add_inbound, mail.new())
-    # The second run sees the row of a commit whose outcome is unknown.
-    assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
-    assert not db.mail.add_inbound(mail.new())[1]
-
-
 async def test_group_commit_returns_each_task_its_own_message(make_db: MakeDb, at_point: AtPoint) -> None:
     points: list[str] = []
     async with AsyncSessionDB(make_db()) as store:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, SessionDB, content_parts, types
-from holdfast.store.search import indexer
 from tests.support import conversations
 from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
@@ -215,25 +214,3 @@ def test_messages_that_another_process_indexed_meanwhile_stay_indexed(make_db: M
         # The status, and no search: a search would repair the index.
         assert two.admin.search_status()["behind"] == 0, after
     assert after > 5
-
-
-def test_texts_are_indexed_in_batches_and_parsed_outside_of_the_lock(
-    db: SessionDB, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached: list[str] = []
-    dialect = db.searcher._dialect
-    index_text = dialect.index_text
-
-    def check_and_index(text: str) -> object:
-        assert not reached or reached[-1].endswith((".committed", ".queued")), reached[-1]
-        return index_text(text)
-
-    monkeypatch.setattr(dialect, "index_text", check_and_index)
-    monkeypatch.setattr(indexer, "MAX_BATCH_BYTES", 3_000)
-    chat = begin(db, *[f"gull {n} " * 150 for n in range(6)])
-    at_point(reached.append)
-    assert db.admin.update_search_index() == 6
-    assert reached.count("index.committed") == 3
-    db.redact(chat, 3)
-    assert reached[-1] == "forget.committed"
-    assert sorted(seqs(db.search("gull", own=True))) == [1, 2, 4, 5, 6]
