@@ -10,12 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from websockets.asyncio import client
 
-from tests.support import fake_provider, postgres
+from tests.support import postgres, provider_process
 
 FOLDER = Path(__file__).parent.parent / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
@@ -29,16 +28,15 @@ def shown() -> dict[str, str]:
     return dict(re.findall(r"^## \[(\w+\.py)\]\(\1\)$.*?^```output\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
 
 
-def reply(request: dict[str, Any]) -> str:
-    if "JSON Schema" in request["messages"][0]["content"]:
-        return '{"city": "Bergen", "leaves": "9:40", "platform": 4}'
-    return "Air scatters blue light most."
+REPLIES = {"structured_output.py": '{"city": "Bergen", "leaves": "9:40", "platform": 4}'}
 
 
 @pytest.fixture
 def environment(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    with fake_provider.serve(reply) as provider:
-        yield {**os.environ, **provider}
+    name = request.node.callspec.id if hasattr(request.node, "callspec") else ""
+    reply = REPLIES.get(name, "Air scatters blue light most.")
+    with provider_process.serve(provider_process.reply(reply)) as provider:
+        yield {**os.environ, **provider.env}
 
 
 @pytest.mark.parametrize("example", [each for each in EXAMPLES if each.name not in SERVERS], ids=lambda path: path.name)

@@ -13,7 +13,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import loop
 from holdfast.model import ScriptedModel, base
-from tests.support import agents, fake_provider
+from tests.support import agents, provider_process
 
 
 class StructCity(msgspec.Struct):
@@ -41,8 +41,8 @@ BERGEN = '{"name": "Bergen", "people": 290000}'
 
 
 async def test_agent_opens_and_closes_a_model_and_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake_provider.serve(lambda _: "Fine.") as variables:
-        for name, value in variables.items():
+    with provider_process.serve(provider_process.reply("Fine.")) as provider:
+        for name, value in provider.env.items():
             monkeypatch.setenv(name, value)
         async with AIAgent("openai/gpt-5", "Be brief.", db=tmp_path / "chat.db", session_id="talk") as agent:
             assert (await agent.run_conversation("Hello")).raise_for_status().final_response == "Fine."

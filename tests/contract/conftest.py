@@ -46,7 +46,7 @@ def make_db(
 @pytest.fixture
 def make_file_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Callable[..., SessionDB]]:
     """Open a SQLite file."""
-    yield from _open_and_check(backends.FILES[0], tmp_path, clock)
+    yield from _open_and_check(backends.FILE, tmp_path, clock)
 
 
 @pytest.fixture(params=backends.DRIVERS, ids=lambda backend: backend.name)

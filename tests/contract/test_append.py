@@ -83,17 +83,6 @@ def test_append_by_an_old_id_lands_at_the_head_unless_strict(db: SessionDB) -> N
     assert db.append_message(head.id, role="user", content="c", expect_head=True).moved_from is None
 
 
-@pytest.mark.parametrize("reason", ["done", "compression", "orphaned_compression"])
-def test_append_resumes_an_ended_conversation(db: SessionDB, reason: str) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_conversation("talk", reason)
-    first, second = conversations.say(db, "talk", "b", "c")
-    assert (first.resumed, second.resumed) == (True, False)
-    assert first.session_id == db.head("talk").id != "talk"
-    assert conversations.seen(db, "talk") == ["a", "b", "c"]
-    assert db.get_session("talk").end_reason == reason
-
-
 LOSSES: dict[str, Callable[[SessionDB, Clock], object]] = {
     "expired": lambda db, clock: clock.advance(30),
     "taken over": lambda db, clock: db.acquire_lease("talk", "turn", "one"),

@@ -14,16 +14,12 @@ import pytest
 from holdfast import SessionDB, errors
 from tests.support import backends, conversations
 from tests.support.backends import AtPoint, MakeDb
-from tests.support.conversations import Clock
+from tests.support.conversations import Clock, attach, read_blob
 from tests.support.hostile_exports import fresh, resealed, where
 from tests.support.random_histories import exported, imported
 
 PICTURE, SOUND = b"\x89PNG\0" * 1000, b"RIFF" * 500
 HOUR = 3600.0
-
-
-def attach(db: SessionDB, session_id: str, *digests: str) -> None:
-    db.append_message(session_id, role="user", content=[{"type": "file", "blob": digest} for digest in digests])
 
 
 def begin_with_attachment(db: SessionDB, name: str = "talk", content: bytes = PICTURE) -> str:
@@ -43,15 +39,6 @@ def blobs_of(path: Path) -> Path:
 
 def contents_of(path: Path) -> list[bytes]:
     return sorted(files(blobs_of(path)).values())
-
-
-def content(db: SessionDB, digest: str) -> bytes:
-    with db.blobs.open(digest) as file:
-        return file.read()
-
-
-def has_no_blob(db: SessionDB) -> bool:
-    return not backends.shelved(db) and not db.driver.read(lambda tx: tx.all("blobs_all"))
 
 
 @pytest.fixture
@@ -84,7 +71,7 @@ def test_export_is_imported_exactly_with_its_attachments(source: SessionDB, othe
     assert files(blobs_of(again)) == files(blobs_of(export))
     assert contents_of(export) == sorted([PICTURE, SOUND])
     assert {other.blobs.get(digest).media_type for digest in digests} == {"image/png"}
-    assert {content(other, digest) for digest in digests} == {PICTURE, SOUND}
+    assert {read_blob(other, digest) for digest in digests} == {PICTURE, SOUND}
     kept = backends.shelved(other)
     with conversations.nothing_changes(other):
         repeated = other.admin.import_from(export)
@@ -124,7 +111,7 @@ def test_import_repairs_attachments_and_keeps_their_media_type(
     elif state == "damaged":
         backends.rewrite_blob(other, digest, PICTURE[:-1] + b"?")
     assert other.admin.import_from(export).blobs == (state != "sound")
-    assert (other.blobs.get(digest).media_type, content(other, digest)) == ("image/webp", PICTURE)
+    assert (other.blobs.get(digest).media_type, read_blob(other, digest)) == ("image/webp", PICTURE)
 
 
 def test_messages_are_imported_without_their_attachments(source: SessionDB, other: SessionDB, export: Path) -> None:
@@ -143,7 +130,7 @@ def test_messages_are_imported_without_their_attachments(source: SessionDB, othe
     assert set(source.admin.export_to(export).lost_blobs) == {lost, unknown}
     came = other.admin.import_from(export)
     assert (came.ids("already_there"), came.blobs, set(came.lost_blobs)) == (["talk", "more"], 1, {lost, unknown})
-    assert content(other, kept) == SOUND
+    assert read_blob(other, kept) == SOUND
 
 
 def test_collection_during_an_import_takes_no_attachment_of_it(
@@ -158,11 +145,11 @@ def test_collection_during_an_import_takes_no_attachment_of_it(
     other.admin.import_from(export)
     at_point(None)
     assert collected == [0]
-    assert content(other, digest) == PICTURE
+    assert read_blob(other, digest) == PICTURE
 
 
 def test_attachments_of_a_refused_conversation_are_not_written(
-    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint, clock: Clock
+    source: SessionDB, other: SessionDB, export: Path, at_point: AtPoint
 ) -> None:
     conversations.begin(source, "trunk", "a")
     source.branch("trunk", branch_id="twig")
@@ -175,15 +162,7 @@ def test_attachments_of_a_refused_conversation_are_not_written(
     at_point(None)
     assert passed == []
     assert [outcome.outcome for outcome in report.outcomes] == ["conflict", "refused"]
-    assert (report.blobs, report.lost_blobs, has_no_blob(other)) == (0, (), True)
-    for name in ("twig", "trunk"):
-        source.delete_conversation(name)
-    # Not collected yet, the attachment is still collected after an import that was refused.
-    clock.advance(HOUR)
-    assert not source.admin.import_from(export).ok
-    assert source.blobs.collect().blobs == 1
-    assert not source.admin.import_from(export).ok
-    assert has_no_blob(source)
+    assert (report.blobs, report.lost_blobs, backends.shelved(other)) == (0, (), {})
 
 
 @pytest.mark.parametrize("deleted_before", [False, True])
@@ -345,17 +324,11 @@ def test_failed_export_keeps_the_one_before(db: SessionDB, export: Path) -> None
     assert files(export.parent) == before
 
 
-class BytesPath:
-    def __fspath__(self) -> bytes:
-        return b"out.jsonl"
-
-
 @backends.on_memory
 def test_invalid_path_is_refused(db: SessionDB, export: Path) -> None:
     for call in (db.admin.export_to, db.admin.export_pages, db.admin.import_from):
-        for path in (Path("a\0b"), BytesPath()):
-            with pytest.raises(errors.InvalidArgument):
-                call(path)
+        with pytest.raises(errors.InvalidArgument):
+            call(Path("a\0b"))
     for call in (db.admin.export_to, db.admin.import_from):
         for path in (export.parent / "none" / "x", export.parent):
             with pytest.raises(errors.StoreUnusable, match="cannot be read or written"):
@@ -370,7 +343,7 @@ def test_pages_name_attachments_and_link_to_nothing(db: SessionDB, export: Path,
     attach(db, "talk", "0" * 64)
     out = io.StringIO()
     db.admin.export_pages(out, form=form)
-    assert f"file: attachment {digest[:12]}, image/png, 5,000 bytes" in out.getvalue().replace("\\", "")
+    assert f"image: attachment {digest[:12]}, image/png, 5,000 bytes" in out.getvalue().replace("\\", "")
     assert f"attachment {'0' * 12}, unknown" in out.getvalue().replace("\\", "")
     assert "href" not in out.getvalue()
     db.admin.export_pages(export, form=form)

@@ -5,29 +5,17 @@ from __future__ import annotations
 import io
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store.blobs import files as blob_files
 from tests.support import backends, conversations
 from tests.support.backends import AtPoint, MakeDb
-from tests.support.conversations import Clock
+from tests.support.conversations import Clock, attach, read_blob
 
 PICTURE = b"\x89PNG\0" * 1000
 HOUR = 3600.0
-
-
-def attach(db: SessionDB, session_id: str, *digests: str) -> types.Receipt:
-    parts = [{"type": "image", "blob": digest} for digest in digests]
-    return db.append_message(session_id, role="user", content=parts)
-
-
-def content(db: SessionDB, digest: str) -> bytes:
-    with db.blobs.open(digest) as file:
-        return file.read()
 
 
 def is_gone(db: SessionDB, digest: str) -> bool:
@@ -46,7 +34,7 @@ def test_content_is_returned_exactly_and_kept_once(db: SessionDB, tmp_path: Path
         blob.digest, len(data), "image/png", conversations.NOON,
     )  # fmt: skip
     assert db.blobs.get(blob.digest) == typed
-    assert (content(db, blob.digest), path.read_bytes()) == (data, data)
+    assert (read_blob(db, blob.digest), path.read_bytes()) == (data, data)
     assert list(backends.shelved(db)) == [blob.digest]
 
 
@@ -81,22 +69,7 @@ def test_damaged_content_is_never_returned_and_is_replaced_by_putting_it_again(d
     with pytest.raises(errors.BlobDamaged):
         db.blobs.open(digest)
     db.blobs.put(PICTURE)
-    assert content(db, digest) == PICTURE
-
-
-@backends.on_files
-def test_first_blobs_of_two_threads_are_stored_in_one_place(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = blob_files.BlobFiles.__init__
-
-    def open_slowly(files: blob_files.BlobFiles, folder: str | None = None) -> None:
-        time.sleep(0.05)
-        opened(files, folder)
-
-    monkeypatch.setattr(blob_files.BlobFiles, "__init__", open_slowly)
-    contents = [b"one", b"two", b"three", b"four"]
-    with ThreadPoolExecutor(len(contents)) as threads:
-        stored = list(threads.map(db.blobs.put, contents))
-    assert [content(db, blob.digest) for blob in stored] == contents
+    assert read_blob(db, digest) == PICTURE
 
 
 def test_blob_without_a_name_is_collected_a_day_after_it_was_put(
@@ -120,7 +93,7 @@ def test_blob_without_a_name_is_collected_a_day_after_it_was_put(
     assert db.blobs.collect() == types.Collected(1, len(PICTURE))
     assert [is_gone(db, digest) for digest in (old, again, named)] == [True, False, False]
     clock.advance(1000 * HOUR)
-    assert (db.blobs.collect(0).blobs, content(db, named)) == (1, b"named")
+    assert (db.blobs.collect(0).blobs, read_blob(db, named)) == (1, b"named")
 
 
 def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at_point: AtPoint) -> None:
@@ -140,12 +113,15 @@ def test_name_written_during_a_collection_counts(db: SessionDB, clock: Clock, at
 
 @backends.on_files
 def test_racing_puts_and_collections_leave_both_file_and_row_or_neither(db: SessionDB) -> None:
+    contents = [b"one", b"two", b"three", b"four"]
+    stored = conversations.at_once(*(lambda data=data: db.blobs.put(data) for data in contents))
+    assert [read_blob(db, blob.digest) for blob in stored] == contents
     for _ in range(15):
         digest = db.blobs.put(PICTURE).digest
         conversations.at_once(lambda: db.blobs.put(PICTURE), lambda: db.blobs.collect(0), lambda: db.blobs.collect(0))
         is_gone(db, digest)
         assert db.blobs.put(PICTURE).digest == digest
-        assert content(db, digest) == PICTURE
+        assert read_blob(db, digest) == PICTURE
 
 
 @pytest.mark.parametrize("how", ["delete", "redact"])

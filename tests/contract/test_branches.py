@@ -57,20 +57,6 @@ def test_branch_gets_a_numbered_title_or_the_given_one(db: SessionDB) -> None:
         db.branch("trunk", title="mine")
 
 
-def test_reads_go_down_the_origins_with_the_smaller_limit(db: SessionDB) -> None:
-    conversations.begin(db, "one", *"abcd")
-    db.branch("one", 3, branch_id="two")
-    conversations.say(db, "two", "e", "f")
-    db.branch("two", 4, branch_id="three")
-    conversations.say(db, "three", "g")
-    db.branch("three", 2, branch_id="four")
-    conversations.say(db, "four", "h")
-    for name, log in {"two": "abcef", "three": "abceg", "four": "abh"}.items():
-        assert conversations.contents(db.transcript(name)) == list(log) == conversations.seen(db, name)
-        assert [message.seq for message in db.transcript(name)] == list(range(1, len(log) + 1))
-    assert [message.session_id for message in db.transcript("three")] == ["one"] * 3 + ["two", "three"]
-
-
 def test_every_level_has_its_own_compactions_and_hides(db: SessionDB) -> None:
     conversations.begin(db, "one", *"abcd")
     conversations.compact(db, "one", 1, "one: a", seen_seq=2)

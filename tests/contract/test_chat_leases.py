@@ -1,18 +1,12 @@
-"""Chat leases: one holder at a time, a token that only grows, takeover from expired and dead holders."""
+"""Chat leases: one holder at a time, a token that only grows, takeover from expired holders."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from functools import partial
-from pathlib import Path
 
 import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from tests.support import conversations, mail
-from tests.support.backends import MakeDb
+from tests.support import mail
 from tests.support.conversations import Clock
 
 
@@ -70,35 +64,3 @@ def test_lost_lease_writes_nothing(db: SessionDB) -> None:
     db.mail.renew_chat_lease(fresh)
     assert db.mail.settle_inbound(fresh, message.id, "answered", outgoing=[mail.reply()], release=True)
     assert db.mail.chat_leases() == []
-
-
-def test_concurrent_acquisitions_have_one_winner(make_db: MakeDb) -> None:
-    stores = [make_db() for _ in range(4)]
-    for round_ in range(9):
-        found = conversations.at_once(*(partial(db.mail.acquire_chat_lease, f"k{round_ % 3}") for db in stores))
-        (won,) = [lease for lease in found if isinstance(lease, types.ChatLease)]
-        assert all(isinstance(other, errors.Busy) for other in found if other is not won)
-        assert won.token == (1 << 32) + 1 + round_ // 3
-        assert stores[0].mail.release_chat_lease(won)
-
-
-def test_lease_of_a_dead_holder_is_taken_over_at_once(make_db: MakeDb) -> None:
-    db = make_db()
-    code = "import sys; from holdfast import SessionDB; from tests.support import conversations; "
-    code += "SessionDB(sys.argv[1], clock=conversations.Clock()).mail.acquire_chat_lease('k', 30.0, 'elsewhere')"
-    subprocess.run([sys.executable, "-c", code, db.driver.path], check=True)
-    assert [held.state for held in db.mail.chat_leases()] == ["dead"]
-    assert db.mail.acquire_chat_lease("k", 30.0, "me").token == (1 << 32) + 2
-
-
-def test_restore_voids_all_leases(make_file_db: MakeDb, tmp_path: Path) -> None:
-    db = make_file_db()
-    before = db.mail.acquire_chat_lease("k", 30.0, "me")
-    db.admin.backup(tmp_path / "copy.db")
-    db.mail.acquire_chat_lease("new", 30.0, "me")
-    db.admin.restore(tmp_path / "copy.db")
-    assert db.mail.chat_leases() == []
-    with pytest.raises(errors.LeaseLost):
-        db.mail.renew_chat_lease(before)
-    for key in ("k", "new"):
-        assert db.mail.acquire_chat_lease(key, 30.0, "me").token > 2 << 32

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import SessionDB, errors, types
-from holdfast.store import conversation_row
 from tests.support import backends, conversations
 from tests.support.conversations import Clock
 
@@ -85,7 +82,7 @@ CHANGES: dict[str, Change] = {
     "hide": lambda db: db.hide("talk", 4),
     "hide and show": lambda db: (db.hide("talk", 4), db.show("talk")),
     "redact": lambda db: db.redact("talk", 1),
-    "compaction": lambda db: conversations.compact_without_lease(db, "talk", 4),
+    "compaction": lambda db: db.commit_compaction(db.snapshot("talk"), summary="x", cut_seq=4),
     "message after an end": lambda db: (db.end_conversation("talk", "done"), conversations.say(db, "talk", "x")),
 }
 HARMLESS: dict[str, Change] = {
@@ -127,25 +124,6 @@ def test_change_outside_of_the_view_hinders_no_commit_and_no_redo(db: SessionDB,
         assert db.commit_compaction(lease, summary="gist", cut_seq=2).live
     else:
         assert db.redo_compaction("talk").summary == "base"
-
-
-def test_commit_whose_conversation_update_matches_no_row_writes_nothing(
-    db: SessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    conversations.begin(db, "talk", "a")
-    before = db.conversation("talk"), db.sessions("talk"), db.compactions("talk")
-    require = conversation_row.require
-
-    def require_other_epoch(*args: Any) -> conversation_row.ConversationRow:
-        return require(*args)._replace(epoch=snapshot.epoch)
-
-    snapshot = msgspec.structs.replace(db.snapshot("talk"), epoch=7)
-    with monkeypatch.context() as patched:
-        patched.setattr(conversation_row, "require", require_other_epoch)
-        with pytest.raises((errors.Superseded, errors.StoreRefused)):
-            db.commit_compaction(snapshot, summary="gist", cut_seq=1, child_id="child")
-    assert (db.conversation("talk"), db.sessions("talk"), db.compactions("talk")) == before
-    assert db.get_session("child") is None
 
 
 LOSSES: dict[str, Callable[[SessionDB, Clock, types.Lease], object]] = {
@@ -222,7 +200,8 @@ def test_racing_compactors_appenders_and_enders_lose_nothing(db: SessionDB) -> N
     conversations.at_once(compact, compact, end, lambda: append("x"), lambda: append("y"))
     log = conversations.contents(db.transcript("talk"))
     assert sorted(log) == sorted(["0", *(f"{name}{number}" for name in "xy" for number in range(15))])
-    assert [session.ordinal for session in db.sessions("talk")] == list(range(1, len(db.sessions("talk")) + 1))
+    chain = db.sessions("talk")
+    assert [session.parent_session_id for session in chain] == [None, *(session.id for session in chain[:-1])]
 
 
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
@@ -256,24 +235,6 @@ def test_compaction_whose_lease_table_broke_is_committed_by_its_snapshot(db: Ses
     with conversations.nothing_changes(db), pytest.raises(errors.LeasesUnavailable):
         db.commit_compaction(lease, summary="gist", cut_seq=1)
     assert db.commit_compaction(lease.snapshot, summary="gist", cut_seq=1).live
-
-
-def test_undo_returns_to_the_base_and_redo_takes_it_back(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abc")
-    with conversations.nothing_changes(db):
-        for change in (db.undo_compaction, db.redo_compaction):
-            with pytest.raises(errors.NothingToUndo):
-                change("talk")
-    conversations.compact(db, "talk", 1, "one")
-    head = conversations.compact(db, "talk", 3, "two")
-    assert db.undo_compaction("talk").summary == "two"
-    assert (conversations.seen(db, "talk"), db.head("talk").id) == (["one", "b", "c"], head.id)
-    assert db.undo_compaction("talk").summary == "one"
-    assert conversations.seen(db, "talk") == ["a", "b", "c"]
-    db.end_conversation("talk", "done")
-    conversations.say(db, "talk", "d")
-    assert db.redo_compaction("talk").summary == "one"
-    assert (conversations.seen(db, "talk"), db.conversation("talk").epoch) == (["one", "b", "c", "d"], 8)
 
 
 VOIDING: dict[str, Change] = {

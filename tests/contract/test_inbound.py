@@ -32,31 +32,6 @@ def test_repeated_delivery_is_one_inbound_message(db: SessionDB, clock: Clock) -
     assert (new, other.id != first.id, other.home) == (True, True, "far")
 
 
-def test_concurrent_deliveries_and_settlements_have_one_winner(make_db: MakeDb) -> None:
-    stores = make_db(), make_db()
-    for key in map(str, range(10)):
-        found = conversations.at_once(*(lambda db=db, key=key: db.mail.add_inbound(mail.new(key)) for db in stores))
-        assert sorted(new for _, new in found) == [False, True]
-        assert len({message.id for message, _ in found}) == 1
-        message = found[0][0]
-        settled = conversations.at_once(
-            *(
-                lambda db=db, by=by, id_=message.id: db.mail.settle_inbound(None, id_, by, outgoing=[mail.reply(by)])
-                for db, by in zip(stores, ("one", "other"), strict=True)
-            )
-        )
-        assert sorted(map(bool, settled)) == [False, True]
-        (sent,) = stores[0].mail.replies(message.id)
-        assert sent.text == mail.again(stores[0], message).outcome
-
-
-def test_retry_after_a_lost_commit_reports_its_message_as_new(db: SessionDB) -> None:
-    step = conversations.prepared(db.mail.add_inbound, mail.new())
-    # The second run sees the row of a commit whose outcome is unknown.
-    assert [found[1] for found in db.driver.write("arrive", lambda tx: [step.run(tx), step.run(tx)])] == [True, True]
-    assert not db.mail.add_inbound(mail.new())[1]
-
-
 async def test_group_commit_returns_each_task_its_own_message(make_db: MakeDb, at_point: AtPoint) -> None:
     points: list[str] = []
     async with AsyncSessionDB(make_db()) as store:

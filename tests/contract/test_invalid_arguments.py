@@ -282,18 +282,8 @@ def test_junk_that_a_callback_chooses_is_refused_and_begins_nothing(db: SessionD
 
 
 HOSTILE_IDS = [
-    "../../etc/passwd",
-    "a/b\\c",
-    "';--",
-    "%",
-    "_",
-    "file:x?mode=memory",
-    "null",
-    " ",
-    "🚀",
-    "x" * 200,
-    "last",
-]
+    "../../etc/passwd", "a/b\\c", "';--", "%", "_", "file:x?mode=memory", "null", " ", "🚀", "x" * 200, "last",
+]  # fmt: skip
 TEXTS = {
     "empty": "",
     "NUL": "a\0b\0",

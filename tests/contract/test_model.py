@@ -27,7 +27,7 @@ titles = st.sampled_from([None, "plan", "idea"])
 class Store(stateful.RuleBasedStateMachine):
     """A store and its model. Every rule chooses its conversation by a number."""
 
-    backend: backends.Backend = backends.FILES[0]
+    backend: backends.Backend = backends.FILE
 
     def __init__(self) -> None:
         super().__init__()
@@ -388,7 +388,7 @@ class Store(stateful.RuleBasedStateMachine):
 class InPostgres(Store):
     """The same, in PostgreSQL."""
 
-    backend = backends.Postgres()
+    backend = backends.POSTGRES
 
 
 TestStore, TestInPostgres = Store.TestCase, InPostgres.TestCase

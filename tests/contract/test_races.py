@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast import NewConversation, SessionDB, errors
-from tests.support import backends, conversations
+from tests.support import backends, conversations, mail
 
 NAMES = [f"n{number}" for number in range(6)]
 CREATE = NewConversation(source="test", route="r")
@@ -31,6 +31,22 @@ RACES: dict[str, tuple[Callable[[SessionDB, str], object], Callable[[SessionDB],
         lambda db, name: db.processes.record_end("p", "exited", 0, name),
         lambda db: db.mail.inbox_entries("talk")[-1].text,
     ),
+    "chat lease": (
+        lambda db, name: db.mail.acquire_chat_lease("k", holder=name),
+        lambda db: db.mail.chat_leases()[0].holder,
+    ),
+    "delivery": (
+        lambda db, name: db.mail.add_inbound(mail.new("delivered", name))[1],
+        lambda db: db.mail.open_inbound(mail.ROUTE)[-1].text,
+    ),
+    "settlement": (
+        lambda db, name: db.mail.settle_inbound(None, 1, name, outgoing=[mail.reply(name)]),
+        lambda db: "".join(sent.text for sent in db.mail.replies(1)),
+    ),
+    "post": (
+        lambda db, name: db.mail.post(mail.reply(name), key="posted").text == name,
+        lambda db: db.mail.due_outgoing("far")[0].text,
+    ),
     "show": (lambda db, name: db.show("talk") and db.admin.set_meta("by", name), lambda db: db.admin.get_meta("by")),
     "first message of a route": (
         lambda db, name: db.append_message(f"new {name}", role="user", create=CREATE),
@@ -47,6 +63,7 @@ def test_racing_calls_have_one_winner(db: SessionDB, what: str) -> None:
     db.hide("talk", 1)
     db.mail.add_inbox_entry("talk", "first", "Something came in.")
     db.processes.record_start(conversations.process("p", "talk"))
+    mail.came(db, "1")
     call, winner = RACES[what]
     outcomes = conversations.at_once(*(lambda name=name: call(db, name) for name in NAMES))
     won = [

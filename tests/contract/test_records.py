@@ -8,7 +8,6 @@ from holdfast import SessionDB, errors
 from holdfast.store import deletion
 from holdfast.store.records import memory
 from tests.support import backends, conversations
-from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 
@@ -202,21 +201,6 @@ def test_end_and_notice_are_written_together_and_once(db: SessionDB, clock: Cloc
     db.delete_conversation("talk")
     assert not db.processes.record_end("r", "exited", 0, "ended")
     assert (db.processes.all(), db.mail.inbox_entries()) == ([], [])
-
-
-def test_concurrent_watchers_of_one_process_record_one_end(make_db: MakeDb) -> None:
-    stores = make_db(), make_db()
-    conversations.begin(stores[0], "talk", "a")
-    for name in map(str, range(5)):
-        record_starts(stores[0], name)
-        assert stores[1].processes.all(running_only=True) == [conversations.process(name, "talk")]
-        ends = [
-            lambda db=db, n=n, name=name: db.processes.record_end(name, "exited", n, f"seen by {n}")
-            for n, db in enumerate(stores * 2)
-        ]
-        ended = conversations.at_once(*ends)
-        assert sorted(ended) == [False] * 3 + [True]
-        assert stores[1].mail.inbox_entries()[-1].text == f"seen by {ended.index(True)}"
 
 
 def test_redacting_the_call_redacts_the_command_and_its_notice(db: SessionDB) -> None:

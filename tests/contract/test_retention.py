@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, errors, reports
-from holdfast.store import conversation_row
-from holdfast.store.backup import retention
-from holdfast.store.transfer import export
 from tests.support import backends, conversations
 from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
@@ -97,7 +94,7 @@ def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
     begin_old_and_new(db, clock)
     conversations.compact(db, "oldest", 1, "a summary")
     digest = db.blobs.put(b"picture").digest
-    db.append_message("old", role="user", content=[{"type": "image", "blob": digest}])
+    conversations.attach(db, "old", digest)
     archive = tmp_path / "archive" / "2026.jsonl"
     clock.advance(100 * DAY)
     conversations.say(db, "new", "still in use")
@@ -113,8 +110,7 @@ def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
     assert exported(other) == archive.read_text()
     assert conversations.contents(other.transcript("old"))[0] == "text of old " * 20
     assert other.compactions("oldest")[0].summary == "a summary"
-    with other.blobs.open(digest) as file:
-        assert file.read() == b"picture"
+    assert conversations.read_blob(other, digest) == b"picture"
     assert db.admin.import_from(archive, revive=True).ok
     empty = db.admin.prune(db.admin.plan_prune(older_than_days=9_999), tmp_path / "none.jsonl")
     assert (empty, (tmp_path / "none.jsonl").exists()) == (reports.PruneReport(None, (), (), 0), False)
@@ -156,7 +152,7 @@ def test_conversation_with_a_damaged_attachment_is_kept(
     for name, own in zip(("one", "two"), digests, strict=False):
         db.create_session(name, source="test")
         for digest in (own, digests[2]):
-            db.append_message(name, role="user", content=[{"type": "image", "blob": digest}])
+            conversations.attach(db, name, digest)
     clock.advance(DAY)
     lost = digests[which]
     backends.rewrite_blob(db, lost, b"o?e") if damaged else backends.lose_blob(db, lost)
@@ -220,16 +216,3 @@ def test_conversations_changed_or_needed_since_the_archive_are_kept(
     at_point(change_all)
     report = prune(db, archive)
     assert (report.removed, set(report.kept)) == (("unchanged",), set(changes))
-
-
-def test_prune_reports_the_removals_of_an_earlier_attempt(db: SessionDB, clock: Clock) -> None:
-    conversations.begin(db, "old", *"abc")
-    key = db.driver.read(lambda tx: conversation_row.read(tx, "old").key)
-    line = db.driver.read(lambda tx: next(export.read_lines(tx, key)))
-    archived = {"old": retention._without_fence(line)}
-    # The second call sees the rows and the retry state that a retry sees after a commit whose outcome is unknown.
-    first, second = db.driver.write(
-        "prune", lambda tx: [retention._remove(tx, ["old"], archived, clock()) for _ in range(2)]
-    )
-    assert first == second
-    assert list(first) == ["old"]

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 
 import pytest
 
 from holdfast import SessionDB, errors, types
 from tests.support import conversations
-from tests.support.backends import MakeDb
 from tests.support.conversations import Clock
 
 
@@ -80,23 +77,3 @@ def test_budget_is_deleted_with_its_conversation_and_not_exported(db: SessionDB,
     # An empty conversation leaves no tombstone: its id may be used again.
     conversations.begin(db, "ghost")
     assert db.budget("ghost") == (0, {})
-
-
-_COUNTER = """
-import sys
-from holdfast import SessionDB
-with SessionDB(sys.argv[1], durability="process-crash") as db:
-    for _ in range(20):
-        while True:
-            version, spent = db.budget("talk")
-            if db.update_budget("talk", version, {"count": spent.get("count", 0) + 1}):
-                break
-"""
-
-
-def test_processes_that_count_in_one_budget_lose_no_update(make_db: MakeDb) -> None:
-    db = make_db()
-    conversations.begin(db, "talk", "a")
-    counters = [subprocess.Popen([sys.executable, "-c", _COUNTER, db.driver.path]) for _ in range(2)]
-    assert [counter.wait() for counter in counters] == [0] * 2
-    assert db.budget("talk") == (40, {"count": 40})

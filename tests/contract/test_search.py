@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from holdfast import NewConversation, SessionDB, content_parts, types
-from holdfast.store.search import indexer
 from tests.support import conversations
 from tests.support.backends import AtPoint, MakeDb
 from tests.support.conversations import Clock
@@ -110,14 +109,6 @@ def test_words_and_phrases_of_every_script_are_found(db: SessionDB, text: str, q
 def test_query_without_a_word_or_with_another_phrase_finds_nothing(db: SessionDB, query: str) -> None:
     begin(db, "the blue drawer", "东京塔", "Tokyo 红叶 festival")
     assert db.search(query) == []
-
-
-@pytest.mark.parametrize(
-    "query", ['" OR 1 --', "a AND (b", "NEAR(", "text:x", "* ^ -", "{text} : x", "col:" * 50, '"unbalanced', "x" * 9999]
-)
-def test_query_is_not_read_as_syntax(db: SessionDB, query: str) -> None:
-    begin(db, "plain text")
-    assert isinstance(db.search(query), list)
 
 
 def test_search_is_limited_to_a_conversation_and_its_origins(db: SessionDB) -> None:
@@ -223,25 +214,3 @@ def test_messages_that_another_process_indexed_meanwhile_stay_indexed(make_db: M
         # The status, and no search: a search would repair the index.
         assert two.admin.search_status()["behind"] == 0, after
     assert after > 5
-
-
-def test_texts_are_indexed_in_batches_and_parsed_outside_of_the_lock(
-    db: SessionDB, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reached: list[str] = []
-    dialect = db.searcher._dialect
-    index_text = dialect.index_text
-
-    def check_and_index(text: str) -> object:
-        assert not reached or reached[-1].endswith((".committed", ".queued")), reached[-1]
-        return index_text(text)
-
-    monkeypatch.setattr(dialect, "index_text", check_and_index)
-    monkeypatch.setattr(indexer, "MAX_BATCH_BYTES", 3_000)
-    chat = begin(db, *[f"gull {n} " * 150 for n in range(6)])
-    at_point(reached.append)
-    assert db.admin.update_search_index() == 6
-    assert reached.count("index.committed") == 3
-    db.redact(chat, 3)
-    assert reached[-1] == "forget.committed"
-    assert sorted(seqs(db.search("gull", own=True))) == [1, 2, 4, 5, 6]

@@ -9,7 +9,6 @@ import pytest
 from holdfast import SessionDB, errors, types
 from holdfast.store import conversation_row
 from tests.support import backends, conversations
-from tests.support.backends import MakeDb
 
 
 def test_session_and_conversation_describe_themselves(db: SessionDB) -> None:
@@ -59,22 +58,6 @@ def test_resume_opens_one_continuation_with_the_same_context(db: SessionDB) -> N
     resumed = db.resume("talk")
     assert (resumed.parent_session_id, resumed.live, resumed.source, resumed.model) == (ended.id, True, "test", "m")
     assert (conversations.seen(db, "talk"), db.conversation("talk").epoch) == (["gist", "c"], 4)
-
-
-@backends.on_files
-def test_racing_ends_and_resumes_leave_one_chain(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_conversation("talk", "done")
-    assert len(set(conversations.at_once(*[lambda: db.resume("talk").id] * 6))) == 1
-
-    def repeat(step: object) -> None:
-        for _ in range(10):
-            step()
-
-    steps = [lambda: repeat(lambda: db.end_conversation("talk", "done")), lambda: repeat(lambda: db.resume("talk"))]
-    conversations.at_once(*steps, *steps)
-    chain = db.sessions("talk")
-    assert [session.parent_session_id for session in chain] == [None, *(session.id for session in chain[:-1])]
 
 
 def test_two_calls_make_a_continuation_with_a_context_of_its_own(db: SessionDB) -> None:
@@ -127,20 +110,6 @@ def test_racing_callers_of_the_two_calls_make_one_continuation(db: SessionDB) ->
     assert conversations.say(db, "parent", "b")[0].session_id == heads[0]
 
 
-def test_message_is_accepted_after_a_kill_between_the_two_calls(make_db: MakeDb) -> None:
-    first = make_db()
-    conversations.begin(first, "parent", "a")
-    first.end_session("parent", "compression")
-    first.close()
-    db = make_db()
-    receipt = db.append_message("parent", role="user", content="b")
-    assert receipt.resumed
-    assert conversations.seen(db, "parent") == ["a", "b"]
-    with pytest.raises(errors.ForkRefused) as refusal:
-        db.create_session("child", source="s", parent_session_id="parent")
-    assert refusal.value.continuation == receipt.session_id
-
-
 @pytest.mark.parametrize("state", ["live", "done", "Compression", "resumed"])
 def test_child_of_any_other_parent_is_a_new_conversation(db: SessionDB, state: str) -> None:
     conversations.begin(db, "parent", "a", owner="me")
@@ -167,17 +136,3 @@ def test_id_of_another_child_or_of_a_deleted_session_is_refused(db: SessionDB) -
         ):
             with pytest.raises(error):
                 db.create_session(name, source="s", parent_session_id=parent)
-
-
-def test_everything_is_stored_after_reopening(make_db: MakeDb) -> None:
-    first, other = make_db(), make_db()
-    conversations.begin(first, "talk", *"abc", title="T")
-    assert conversations.seen(other, "talk") == ["a", "b", "c"]
-    conversations.say(other, "talk", "d")
-    assert conversations.seen(first, "talk") == ["a", "b", "c", "d"]
-    conversations.compact(first, "talk", 1, "gist", pinned=[1])
-    first.hide("talk", 3)
-    first.bind_route("r", "talk", version=0)
-    before = conversations.everything(first)
-    first.close()
-    assert conversations.everything(make_db()) == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
 from holdfast.store import titles
 from tests.support import conversations
-from tests.support.conversations import Clock
 
 GOOD: dict[str, Any] = {"ticket": 4711, "tags": ["a", "ü"], "nested": {"deep": [None, True, 0.5]}, "": "\0"}
 
@@ -132,41 +130,6 @@ def test_list_of_a_folder_has_the_conversations_of_it_and_of_none(db: SessionDB)
     db.set_session_folder("two", "/work/one")
     db.delete_conversation("one")
     assert sorted(listed(db, "/work/one")) == ["none", "two"]
-
-
-def test_pages_of_a_folder_skip_the_conversations_of_others(db: SessionDB, clock: Clock) -> None:
-    expected = []
-    for number in range(24):
-        folder = ("/one", "/two", "/two", None)[number % 4]
-        db.create_session(f"c{number}", source="test", folder=folder)
-        if number % 3:  # without a message, it is as active as it is new
-            conversations.say(db, f"c{number}", "a")
-        if folder != "/two":
-            expected.insert(0, f"c{number}")
-        clock.advance(700)  # each in another ten minutes
-    for limit in range(1, 13):
-        assert listed(db, "/one", limit=limit) == expected[:limit]
-        assert listed(db, "/one", limit=3, skip=limit) == expected[limit : limit + 3]
-
-
-def test_folder_and_metadata_are_exported_and_imported(db: SessionDB) -> None:
-    db.create_session("talk", source="test", folder="/work/one", metadata=GOOD)
-    db.append_message("talk", role="user", content="x", metadata=GOOD)
-    conversations.begin(db, "plain", "a")
-    out, again = io.StringIO(), io.StringIO()
-    db.admin.export_to(out)
-    assert (out.getvalue().count('"metadata"'), out.getvalue().count('"folder"')) == (2, 1)
-    with SessionDB(":memory:") as there:
-        assert there.admin.import_from(io.StringIO(out.getvalue())).ok
-        assert (there.get_session("talk").folder, there.get_session("plain").folder) == ("/work/one", None)
-        assert there.get_session("talk").metadata == there.transcript("talk")[0].metadata == GOOD
-        there.admin.export_to(again)
-        assert again.getvalue() == out.getvalue()
-        there.set_session_metadata("talk", {"ticket": 1})
-        there.set_session_folder("talk", None)
-        # Changed here since then, it is the same conversation.
-        assert there.admin.import_from(io.StringIO(out.getvalue())).ids("already_there") == ["talk", "plain"]
-        assert (there.get_session("talk").folder, there.get_session("talk").metadata["ticket"]) == (None, 1)
 
 
 def test_message_keeps_its_metadata_until_it_is_redacted(db: SessionDB) -> None:

@@ -51,7 +51,7 @@ def fill(db: SessionDB) -> types.Blob:
     db.delete_conversation("gone")
     db.bind_route("chat", "talk", version=0)
     blob = db.blobs.put(b"picture")
-    db.append_message("talk", role="user", content=[{"type": "image", "blob": blob.digest}], metadata={"a": 1})
+    conversations.attach(db, "talk", blob.digest)
     return blob
 
 
@@ -66,11 +66,6 @@ def content(db: SessionDB) -> object:
         )
         for session in db.list_sessions(every=True, limit=1000)
     ]
-
-
-def read_blob(db: SessionDB, blob: types.Blob) -> bytes:
-    with db.blobs.open(blob.digest) as file:
-        return file.read()
 
 
 # --- making a backup ---------------------------------------------------------------------------------------------
@@ -212,7 +207,7 @@ def test_restore_brings_everything_back(open_db: Open, copy: Path, name: str) ->
     assert set(report.brought_back) == {"ended", "branch", "talk"}
     assert db.conversation("talk").metadata == {"ticket": 1}
     assert db.get_session("later") is None
-    assert read_blob(db, blob) == b"picture"
+    assert conversations.read_blob(db, blob.digest) == b"picture"
     assert conversations.say(db, "talk", "and on")[0].seq == 8
     assert progress
     for id_ in ("deleted later", "gone"):
@@ -238,6 +233,7 @@ def test_stores_restored_from_one_backup_are_no_backups_and_count_apart(
 @pytest.mark.usefixtures("filled")
 def test_restore_voids_leases_snapshots_and_route_versions(db: SessionDB, copy: Path) -> None:
     held = [db.acquire_lease("talk", purpose, "me") for purpose in ("turn", "compact")]
+    chat = db.mail.acquire_chat_lease("k")
     db.admin.backup(copy)
     held += [db.acquire_lease("talk", "turn", "me"), db.acquire_lease("branch", "turn", "me")]
     snapshots = [db.snapshot("talk"), held[1].snapshot]
@@ -257,6 +253,10 @@ def test_restore_voids_leases_snapshots_and_route_versions(db: SessionDB, copy: 
             db.commit_compaction(snapshot, summary="stale", cut_seq=4)
     with pytest.raises(errors.RouteMoved):
         db.bind_route("chat", None, version=1)
+    assert db.mail.chat_leases() == []
+    with pytest.raises(errors.LeaseLost):
+        db.mail.renew_chat_lease(chat)
+    assert db.mail.acquire_chat_lease("k").token > 2 << 32
     assert content(db) == before
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 
 from holdfast import SessionDB, errors, fault_points
-from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
-from tests.support import conversations, polling, postgres, postgres_proxy, two_hosts
+from tests.support import conversations, postgres, postgres_proxy, two_hosts
 
 # --- what is set ------------------------------------------------------------------------------------------------
 
@@ -67,11 +64,8 @@ def test_write_is_repeated_when_the_schema_was_changed(db: SessionDB) -> None:
     ("state", "kind"),
     [
         ("25P03", errors.StoreUnreachable),
-        ("25P04", errors.StoreUnreachable),
         ("XX000", errors.StoreBroken),
         ("XX001", errors.StoreCorrupt),
-        ("XX002", errors.StoreCorrupt),
-        ("0A000", errors.StoreBroken),
     ],
 )
 def test_sqlstate_becomes_an_error_of_its_kind(state: str, kind: type[errors.StoreError]) -> None:
@@ -134,9 +128,6 @@ def test_write_waits_while_the_server_refuses_connections(
         assert network.refused >= 2
 
 
-# --- notifications -----------------------------------------------------------------------------------
-
-
 def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server falls silent after the commit; another thread sends the notification."""
     with postgres_proxy.Proxy() as network, SessionDB(network.through(address), write_timeout=60.0) as db:
@@ -146,102 +137,3 @@ def test_receipt_does_not_wait_for_the_notification(address: str, monkeypatch: p
             appending = threads.submit(db.append_message, "talk", role="user", content="b")
             assert appending.result(60).seq == 2
             network.flow()
-
-
-@pytest.mark.parametrize("blind", [False, True])
-def test_only_the_same_backend_of_the_same_server_counts_as_working(blind: bool, address: str) -> None:
-    """`blind`: the address sets a role that may not see the activity of its own login."""
-    admin, key, role = postgres.admin(), postgres.secrets.randbits(60), f"r{postgres.secrets.token_hex(6)}"
-    admin.execute(f"CREATE ROLE {role}")
-
-    def check(tx: Any) -> None:
-        tx.execute("SELECT 1")
-        if blind:
-            tx.execute(f"SET ROLE {role}")
-            db.driver._connector.configure(tx.connection, tx.execute)
-        is_working, backend = tx.connection.is_working, tx.connection.backend
-        assert (backend.start is None) == blind
-        assert not is_working()  # it has answered
-        admin.execute("SELECT pg_advisory_lock(%s)", (key,))
-        waiting = threading.Thread(target=tx.execute, args=(f"SELECT pg_advisory_lock({key})",))
-        waiting.start()
-        polling.until(is_working)
-        for other in ({"pid": admin.info.backend_pid}, {"server_start": "1.0"}, {"start": "1.0"}):
-            tx.connection.backend = backend._replace(**other)
-            assert not is_working(), other
-        admin.execute("SELECT pg_advisory_unlock(%s)", (key,))
-        waiting.join()
-
-    with SessionDB(address) as db:
-        db.driver.read(check)
-    admin.execute(f"DROP ROLE {role}")
-
-
-# --- the client-side deadline ------------------------------------------------------------------------------------
-
-
-class Expired(Exception):
-    pass
-
-
-def work(reads: int = 1) -> Iterator[Any]:
-    """Waits until it could read so often."""
-    for _ in range(reads):
-        while not (yield "read"):
-            pass
-    return "answer"
-
-
-YES, NO = True, False
-
-
-@pytest.mark.parametrize(
-    ("answers", "readies", "outcome", "asked"),
-    [
-        ([], [0, 0, 1], "answer", 0),
-        ([YES, YES], [0] * 9 + [1], "answer", 2),
-        ([NO], [0] * 6, "expired", 1),
-        ([NO], [0] * 4 + [1], "answer", 1),
-        ([YES, NO], [0] * 12, "expired", 2),
-        ([YES] * 9, [0] * 30, "expired", 6),  # a server that says it works has no more time than `total`
-    ],
-)
-def test_silent_server_is_probed_and_given_up(
-    answers: list[bool], readies: list[int], outcome: str, asked: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, left = [0.0], list(answers)
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    bounded = connection.enforce_deadline(work(), 3.0, 20.0, lambda: 0, is_working=lambda: left.pop(0), expire=Expired)
-
-    def wait() -> str:
-        next(bounded)
-        try:
-            for ready in readies:
-                now[0] += 1.1
-                bounded.send(ready)
-        except StopIteration as end:
-            return str(end.value)
-        except Expired:
-            return "expired"
-        return "still waiting"
-
-    assert (wait(), len(answers) - len(left)) == (outcome, asked)
-
-
-@pytest.mark.parametrize("progress", ["received", "sent"])
-def test_bytes_sent_or_received_restart_the_deadline(progress: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    now, unsent = [0.0], iter(range(30, 0, -1) if progress == "sent" else [])
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    bounded = connection.enforce_deadline(
-        work(100), 3.0, 1e6, lambda: next(unsent, 1), is_working=lambda: False, expire=Expired
-    )
-
-    def wait(intervals: int, every_third: int = 0) -> None:
-        for interval in range(intervals):
-            now[0] += 1.1
-            bounded.send(every_third if interval % 3 == 2 else 0)
-
-    next(bounded)
-    wait(30, 1 if progress == "received" else 0)
-    with pytest.raises(Expired):
-        wait(10)

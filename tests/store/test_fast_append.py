@@ -8,8 +8,7 @@ import pytest
 
 from holdfast import SessionDB, types
 from holdfast.store import log
-from holdfast.store.postgres import fast_append
-from tests.support import conversations, round_trips, two_hosts
+from tests.support import conversations, two_hosts
 
 FAST = ["append.queued", "append.committing", "append.committed"]
 SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]
@@ -64,28 +63,3 @@ def test_append_whose_flush_fails_is_found_by_the_transaction(
     assert (receipt.seq, receipt.duplicate) == (6, True)
     assert points[2:5] == ["append.flushing", "append.queued", "append.begun"]
     assert conversations.contents(pair.other.transcript("talk")) == ["a", "x", "x", "x", "x", "y"]
-
-
-def test_compaction_commit_takes_two_round_trips(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = list[int]()
-    for number in range(5):
-        for content in ("question", "answer"):
-            db.append_message("talk", role="user", content=content)
-        lease = db.begin_compaction("talk")
-        assert isinstance(lease, types.Lease)
-        counter = round_trips.Counter(monkeypatch)
-        child = db.commit_compaction(lease, summary="gist", cut_seq=lease.snapshot.last_seq, child_id=f"child-{number}")
-        counts.append(counter.count)
-        monkeypatch.undo()
-        assert child.ordinal == number + 2
-        assert db.leases() == []
-    # The first commits prepare their statements.
-    assert counts[-1] <= 2
-
-
-def test_oldest_conversation_leaves_a_full_cache() -> None:
-    tails = fast_append.TailCache()
-    for number in range(fast_append.MAX_CONVERSATIONS + 1):
-        tails.record_session(f"s{number}", types.Receipt(1, "u", f"s{number}", f"c{number}", 1, None, False, False))
-    requests = [log.AppendRequest(name, [types.NewMessage(role="user", content="x")], 1.0) for name in ("s0", "s1")]
-    assert [tails.build_parameters(request, None) is None for request in requests] == [True, False]

@@ -11,11 +11,9 @@ import pytest
 from holdfast import NewMessage, SessionDB, errors
 from holdfast.store import compactions, conversation_row, deletion, leases
 from holdfast.store.driver import Tx
-from holdfast.store.records import processes
 from tests.support import conversations, postgres, two_hosts
 
 NOON = conversations.NOON
-Step = Callable[[Tx], object]
 
 
 @pytest.fixture
@@ -69,35 +67,15 @@ def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hos
     assert talks.one.conversation("talk").last_seq == 2
 
 
-# --- processes ---------------------------------------------------------------------------------------------------
-
-
-def end_process(tx: Tx) -> None:
-    end = {"id": "p", "state": "exited", "exit_code": 0, "uid": "u", "at": NOON}
-    assert processes.record_end(tx, end, "first notice", NOON)
-
-
-PROCESS_ENDS: dict[str, tuple[Step, bool, list[str]]] = {
-    "ended": (end_process, False, ["first notice"]),
-    "deleted": (lambda tx: deletion.delete(tx, "talk", NOON), False, []),
-    "redacted": (lambda tx: deletion.redact(tx, "talk", 3, NOON), True, [""]),
-}
-
-
-@pytest.mark.parametrize("meanwhile", PROCESS_ENDS)
-def test_end_of_a_process_is_recorded_once_and_without_redacted_text(talks: two_hosts.Pair, meanwhile: str) -> None:
+def test_end_of_a_process_waits_for_a_redaction_and_repeats_no_redacted_text(talks: two_hosts.Pair) -> None:
     call = {"id": "c", "name": "start", "arguments": '{"command": "KEY=1 make"}'}
     talks.one.append_message("talk", role="assistant", tool_calls=[call])
     talks.one.processes.record_start(conversations.process("p", "talk", "KEY=1 make"))
-    step, recorded, notices = PROCESS_ENDS[meanwhile]
-    outcome = talks.meanwhile(step, lambda: talks.other.processes.record_end("p", "killed", None, "KEY=1 ended"))
-    assert outcome is recorded
-    found = [each.text for each in talks.one.mail.inbox_entries()]
-    assert len(found) == len(notices)
-    assert all(expected in text and "KEY" not in text for expected, text in zip(notices, found, strict=True))
-
-
-# --- maintenance -------------------------------------------------------------------------------------------------
+    assert talks.meanwhile(
+        lambda tx: deletion.redact(tx, "talk", 3, NOON),
+        lambda: talks.other.processes.record_end("p", "killed", None, "KEY=1 ended"),
+    )
+    assert ["KEY" in each.text for each in talks.one.mail.inbox_entries()] == [False]
 
 
 def test_orphan_or_ghost_that_is_written_to_is_kept(pair: two_hosts.Pair) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -11,7 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from holdfast import SessionDB, errors
-from holdfast.store import log, notifications, queries, validation
+from holdfast.store import log, notifications, validation
 from holdfast.store.postgres import notify
 from tests.support import conversations, mail, polling, postgres
 
@@ -64,18 +63,19 @@ CALLS: dict[str, tuple[Callable[[SessionDB], object], set[notifications.Hint]]] 
     "append": (lambda db: conversations.say(db, "talk", "b"), {MOVED}),
     "batch": (lambda db: db.append_messages("talk", [{"role": "user", "content": text} for text in "ab"]), {MOVED}),
     "hide": (lambda db: db.hide("talk", 1), {MOVED}),
+    "show": (lambda db: db.show("talk"), {MOVED}),
     "redact": (lambda db: db.redact("talk", 1), {MOVED}),
     "compact": (lambda db: conversations.compact(db, "talk", 1), {MOVED, FREED}),
+    "undo": (lambda db: db.undo_compaction("talk"), {MOVED}),
     "receive": (lambda db: db.mail.add_inbox_entry("talk", "k", "hello"), {CAME}),
     "release": (lambda db: db.release_lease(db.acquire_lease("talk", "turn", None, 30)), {FREED}),
     "acquire": (lambda db: db.acquire_lease("end", "turn", None, 30), set()),
     "title": (lambda db: db.set_session_title("talk", "A title"), set()),
-    "folder": (lambda db: db.set_session_folder("talk", "/work"), set()),
-    "metadata": (lambda db: db.set_session_metadata("talk", {"a": 1}), set()),
     "create": (lambda db: db.create_session("new", source="test"), set()),
     "arrive": (lambda db: db.mail.add_inbound(mail.new()), {notifications.Hint("arrived", mail.ROUTE)}),
     "post": (lambda db: db.mail.post(mail.reply(), key="k"), {notifications.Hint("outgoing", "far")}),
     "end": (lambda db: db.end_conversation("talk", "done"), {MOVED}),
+    "resume": (lambda db: db.resume("talk"), {MOVED}),
     "delete": (lambda db: db.delete_conversation("talk"), {MOVED}),
 }
 
@@ -190,20 +190,6 @@ def test_failed_notification_fails_no_write_and_the_next_one_reconnects() -> Non
     assert (server.sent, server.connected) == ([{ONE}, {TWO}], 2)
 
 
-def test_write_does_not_fail_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    server = Server()
-    sender = notifier_of(server)
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refuse)
-        sender.notify({ONE})
-    sender.notify({TWO})
-    sender.close()
-    assert server.sent == [{ONE, TWO}]
-
-
 # --- hints -------------------------------------------------------------------------------------------------------
 
 ARRIVED = notifications.Hint("arrived", "chat:1")
@@ -235,32 +221,3 @@ def test_too_many_hints_become_one_for_everything() -> None:
     many = [notifications.Hint("moved", str(number)) for number in range(notifications.MAX_HINTS + 1)]
     assert [notifications.decode(text, "you") for text in notifications.encode(many, "me")] == [notifications.LOST]
     assert len(notifications.encode(many[1:], "me")) == notifications.MAX_HINTS
-
-
-# Queries that change a log, a view, an inbox, the mail or a lease, and why some of them do not notify.
-CHANGES = re.compile(
-    r"\b(?:INTO (?:messages|inbox|hides|compactions|arrivals|outbox)|UPDATE (?:messages|conversations|hides)|"
-    r"DELETE FROM (?:messages|conversations|leases|hides|compactions))\b"
-)
-SILENT = {
-    "the head moves with it": {"hide_insert", "hide_shown", "compaction_insert"},
-    "the conversation goes with it": {"erase_messages", "erase_compactions", "erase_hides"},
-    "no client waits for it": {"fence_next", "title_set", "folder_set", "metadata_set", "message_redact"},
-    "the store is being filled": {
-        *("import_message", "import_moves", "import_fence", "import_compaction", "copy_inbox_entry"),
-        *("copy_arrival", "copy_outgoing", "restore_counters", "restore_leases"),
-    },
-}
-
-
-def test_every_changing_query_notifies_or_is_listed_as_silent() -> None:
-    known = queries.load("postgres")
-    changing = {name for name, sql in known.items() if CHANGES.search(sql)}
-    silent = set().union(*SILENT.values())
-    notifying = {*notifications._BY_CONVERSATION, *notifications._BY_PARAMETER}
-    assert changing - silent - notifying == set(), "a new one has to be decided about"
-    assert silent <= changing - notifying
-    for name in notifications._BY_CONVERSATION:
-        assert "%(conversation)s" in known[name] or "%(key)s" in known[name], "of which conversation?"
-    for name, (_, value) in notifications._BY_PARAMETER.items():
-        assert f"%({value})s" in known[name], "about what?"

@@ -46,34 +46,9 @@ def test_every_query_exists_and_is_used() -> None:
     assert defined_names - mentioned - set(fsck.CHECKS) == set()
 
 
-# A whole append in one message to the server, attachments in tables, and a scrub that SQLite notes by itself.
-ONLY_POSTGRES = {
-    *("append_message", "append_to_each", "flush_wal"),
-    *("part_insert", "part_get", "parts_delete", "parts_strays"),
-}
-
-
-def test_both_dialects_define_the_same_queries() -> None:
-    for folder, only_postgres in (("", ONLY_POSTGRES), ("_search", {"index_weights"})):  # FTS5 weighs words by itself
-        postgres, sqlite = set(queries.load(f"postgres{folder}")), set(queries.load(f"sqlite{folder}"))
-        assert (postgres - sqlite, sqlite - postgres) == (only_postgres, set())
-
-
 def test_no_query_uses_md5() -> None:
     """It is not available on servers that permit only approved functions."""
     sql = [notify._SEND, notify.SELECT_CHANNEL, queries.schema("postgres")]
     for folder in ("postgres", "postgres_search", "postgres_catalog"):
         sql += queries.load(folder).values()
     assert not [each for each in sql if "md5(" in each]
-
-
-def test_file_is_parsed_into_names_and_sql() -> None:
-    text = (
-        "-- A remark about the file.\n\n-- name: one\n-- What it is for.\nSELECT 1;\n\n"
-        "-- name: two, three\nSELECT 2\n  FROM x -- not a remark of its own line\n WHERE y;\n"
-    )
-    assert queries.parse(text) == [
-        (["one"], "SELECT 1"),
-        (["two", "three"], "SELECT 2\n  FROM x -- not a remark of its own line\n WHERE y"),
-    ]
-    assert queries.parse("SELECT 1;\n") == []

@@ -227,21 +227,6 @@ def test_lost_message_summary_and_attachment_are_listed(damaged: Path, new: Path
         assert [bad.promise for bad in db.admin.fsck().violations] == ["blobs"]
 
 
-def test_lost_page_of_messages_is_listed_as_ranges(damaged: Path, new: Path) -> None:
-    wipe(damaged, [number for number, kind in pages_of(damaged, "messages").items() if kind == "leaf"][3])
-    report = salvage.salvage(damaged, new)
-    with SessionDB(new) as db:
-        lost = {
-            (name, message.seq)
-            for name in ("one", "two")
-            for message in db.transcript(name)
-            if message.uid == f"lost-{message.seq}"
-        }
-        assert lost
-        assert lost == {(name, seq) for name, low, high in ranges(report) for seq in range(low, high + 1)}
-        assert db.conversation("one").last_seq == 42
-
-
 def test_noise_gives_an_empty_store_with_a_report(path: Path, tmp_path: Path, new: Path) -> None:
     (tmp_path / "noise").write_bytes(bytes(range(256)) * 200)
     report = salvage.salvage(tmp_path / "noise", new)

@@ -54,17 +54,14 @@ def test_missing_or_damaged_index_is_rebuilt(path: str, content: bytes | None) -
     _still_works(path)
 
 
-@pytest.mark.parametrize("offset", range(0, 40_000, 7_993))
-def test_overwritten_index_page_does_not_prevent_a_rebuild(path: str, offset: int) -> None:
-    side = Path(path + ".search")
-    content = bytearray(side.read_bytes())
-    place = offset % len(content)
-    content[place : place + 200] = b"\xa5" * len(content[place : place + 200])
-    side.write_bytes(content)
+@pytest.mark.parametrize("page", range(0, 10, 2))
+def test_overwritten_index_page_does_not_prevent_a_rebuild(path: str, page: int) -> None:
+    with open(path + ".search", "r+b") as side:
+        side.seek(page * 4096 + 8)
+        side.write(b"\xa5" * 200)
     with SessionDB(path) as db:
-        db.append_message("c", role="user", content="a second heron")
         db.admin.rebuild_search_index()
-        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+    _still_works(path)
 
 
 def test_index_removed_while_open_is_rebuilt(path: str) -> None:
@@ -148,29 +145,3 @@ def test_locked_index_stops_no_write_and_no_search_and_is_updated_later(path: st
         locker.communicate("")
     with SessionDB(path) as db:
         assert sorted(hit.seq for hit in db.search("heron", own=True)) == [2, 3]
-
-
-DESCRIPTORS = """
-import os, resource, sys
-from holdfast import SessionDB, errors
-with SessionDB(sys.argv[1]) as db:
-    made = os.stat(sys.argv[1] + ".search").st_ino
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    for spare in range(8):
-        last = os.open(os.devnull, os.O_RDONLY)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1 + spare, hard))
-        try:
-            db.search("heron")
-        except errors.StoreError as error:
-            print("refused" if "too many open files" in str(error) else error)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        os.close(last)
-    assert len(db.search("heron")) == 1
-    assert os.stat(sys.argv[1] + ".search").st_ino == made, "the index was made again"
-"""
-
-
-def test_search_without_descriptors_is_refused_and_keeps_its_index(path: str) -> None:
-    done = subprocess.run([sys.executable, "-c", DESCRIPTORS, path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split("\n")) == {"refused", ""}

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
-import re
 import subprocess
 import sys
+import textwrap
 import types as python_types
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ IMPORTS = {
     "from typing import Protocol, TypeVar",
     "from holdfast.store import write_step",
 }
-STEP = re.compile(r"(?:write_step\.)?WriteStep\[(.+)\]")
 
 
 def mirrors() -> list[type]:
@@ -95,38 +94,30 @@ class Renamed(ast.NodeTransformer):
         return ast.Name(found[0])
 
 
-def default_of(value: object) -> str:
-    return repr(value) if value is None or isinstance(value, bool | int | float | str) else "..."
+def default_of(value: object) -> ast.expr:
+    is_literal = value is None or isinstance(value, bool | int | float | str)
+    return ast.parse(repr(value) if is_literal else "...", mode="eval").body
 
 
 def signature_of(name: str, method: Any, imports: set[str]) -> str:
     source = inspect.unwrap(method)
-    renamed = Renamed(source.__globals__, source.__module__, imports)
-
-    def annotation(text: str) -> str:
-        return ast.unparse(renamed.visit(ast.parse(text, mode="eval")))
-
-    parts, starred = list[str](), False
-    signature = inspect.signature(source)
-    for parameter in signature.parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-            parts.append("*")
-            starred = True
-        part = parameter.name
-        if parameter.annotation is not parameter.empty:
-            part += f": {annotation(parameter.annotation)}"
-        if parameter.default is not parameter.empty:
-            part += f" = {default_of(parameter.default)}"
-        parts.append(part)
-    returned = annotation(STEP.sub(r"\1", signature.return_annotation))
-    return f"    async def {name}({', '.join(parts)}) -> {returned}: ..."
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(source))).body
+    assert isinstance(node, ast.FunctionDef)
+    arguments, returned, named = node.args, node.returns, source.__kwdefaults__ or {}
+    if isinstance(returned, ast.Subscript) and ast.unparse(returned.value).endswith("WriteStep"):
+        returned = returned.slice
+    arguments.defaults = [default_of(value) for value in source.__defaults__ or ()]
+    keywords = [each.arg for each in arguments.kwonlyargs]
+    arguments.kw_defaults = [default_of(named[each]) if each in named else None for each in keywords]
+    stub = ast.AsyncFunctionDef(name, arguments, [ast.Expr(ast.Constant(...))], [], returned)
+    return ast.unparse(ast.fix_missing_locations(Renamed(source.__globals__, source.__module__, imports).visit(stub)))
 
 
 def generate() -> str:
     imports, classes = set(IMPORTS), list[str]()
     for mirror in mirrors():
         lines = [signature_of(name, method, imports) for name, method in methods_of(mirror)]
-        classes.append("\n".join([f"\nclass {mirror.__name__}(AsyncMirror):", *lines, ""]))
+        classes.append(f"\nclass {mirror.__name__}(AsyncMirror):\n" + textwrap.indent("\n".join(lines), "    ") + "\n")
     text = HEAD + "\n".join(sorted(imports)) + "\n" + BASE + "".join(classes)
     for command in (["check", "--fix", "--select", "I"], ["format"]):
         text = subprocess.run(

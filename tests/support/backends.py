@@ -7,7 +7,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -25,17 +25,20 @@ MakeDb = Callable[..., SessionDB]
 AtPoint = Callable[[Callable[[str], None] | None], None]
 
 
-class SqliteFile:
+class Backend(NamedTuple):
+    """A kind of database; the target is what a SessionDB opens for a folder and a name."""
+
+    name: str
+    target: Callable[[Path, str], str]
+
+
+def _sqlite_file(folder: Path, name: str) -> str:
     """A file that other processes can open; a copy of an empty one, because creating one takes long."""
-
-    name = "sqlite"
-
-    def target(self, folder: Path, name: str) -> str:
-        path = folder / f"{name}.db"
-        if not path.exists():
-            path.touch(0o600)
-            path.write_bytes(_empty_file())
-        return str(path)
+    path = folder / f"{name}.db"
+    if not path.exists():
+        path.touch(0o600)
+        path.write_bytes(_empty_file())
+    return str(path)
 
 
 @functools.cache
@@ -46,36 +49,12 @@ def _empty_file() -> bytes:
         return path.read_bytes()
 
 
-class SqliteMemory:
-    """A database of one SessionDB."""
-
-    name = "memory"
-
-    def target(self, folder: Path, name: str) -> str:
-        return ":memory:"
-
-
-class Postgres:
-    """A schema of its own that other processes can open."""
-
-    name = "postgres"
-
-    def target(self, folder: Path, name: str) -> str:
-        return _schema_of(folder, name)
-
-
-@functools.cache
-def _schema_of(folder: Path, name: str) -> str:
-    return postgres.fresh()
-
-
-Backend = SqliteFile | SqliteMemory | Postgres
-
-FILES = [SqliteFile()]
-SHARED = [*FILES, Postgres()]
-MEMORY = SqliteMemory()
+FILE = Backend("sqlite", _sqlite_file)
+MEMORY = Backend("memory", lambda *_: ":memory:")
+POSTGRES = Backend("postgres", functools.cache(lambda *_: postgres.fresh()))  # a schema per folder and name
+SHARED = [FILE, POSTGRES]
 # One for each driver: the result of a single call does not depend on where a file is.
-DRIVERS = [Postgres(), MEMORY]
+DRIVERS = [POSTGRES, MEMORY]
 
 
 def _run_on(*chosen: Backend) -> pytest.MarkDecorator:

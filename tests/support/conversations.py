@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -54,8 +50,14 @@ def compact(db: SessionDB, session_id: str, cut_seq: int, summary: str = "summar
     return db.commit_compaction(db.acquire_lease(session_id, "compact"), summary=summary, cut_seq=cut_seq, **more)
 
 
-def compact_without_lease(db: SessionDB, session_id: str, cut_seq: int, **more: Any) -> types.Session:
-    return db.commit_compaction(db.snapshot(session_id), **{"summary": "summary", "cut_seq": cut_seq, **more})
+def attach(db: SessionDB, session_id: str, *digests: str) -> types.Receipt:
+    """Append a message that names these blobs."""
+    return db.append_message(session_id, role="user", content=[{"type": "image", "blob": each} for each in digests])
+
+
+def read_blob(db: SessionDB, digest: str) -> bytes:
+    with db.blobs.open(digest) as file:
+        return file.read()
 
 
 def short(value: object) -> str:
@@ -132,37 +134,3 @@ def at_once(*calls: Callable[[], T]) -> list[T | errors.HoldfastError]:
         if isinstance(outcome, BaseException) and not isinstance(outcome, errors.HoldfastError):
             raise outcome
     return outcomes
-
-
-_HOLDER = """
-import sys
-from holdfast import SessionDB
-target, session_id, purpose, holder, ttl, now = sys.argv[1:]
-db = SessionDB(target, clock=(lambda: float(now)) if now else None, durability="process-crash")
-db.acquire_lease(session_id, purpose, holder, float(ttl))
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def held_elsewhere(
-    db: SessionDB, session_id: str, purpose: str = "compact", *, ttl: float = 30.0, now: float | None = NOON
-) -> Iterator[subprocess.Popen[str]]:
-    """Let another process hold a lease until the end of the block."""
-    arguments = [db.driver.path, session_id, purpose, "elsewhere", str(ttl), "" if now is None else str(now)]
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLDER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def stop(process: subprocess.Popen[str]) -> None:
-    """Stop a process and wait until it has stopped."""
-    process.send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)

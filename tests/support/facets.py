@@ -5,23 +5,10 @@ from __future__ import annotations
 import inspect
 
 from holdfast import SessionDB
-from holdfast.store.admin import Admin
-from holdfast.store.blobs.blobs import Blobs
-from holdfast.store.mail.contacts import Contacts
-from holdfast.store.mail.mail import Mail
-from holdfast.store.records.memory import Memories
-from holdfast.store.records.permissions import PermissionRecords
-from holdfast.store.records.processes import ProcessLog
 
-FACETS: dict[str, type] = {
-    "mail": Mail,
-    "contacts": Contacts,
-    "memory": Memories,
-    "permissions": PermissionRecords,
-    "processes": ProcessLog,
-    "blobs": Blobs,
-    "admin": Admin,
-}
+_NAMES = ("mail", "contacts", "memory", "permissions", "processes", "blobs", "admin")
+with SessionDB(":memory:") as _db:
+    FACETS: dict[str, type] = {name: type(getattr(_db, name)) for name in _NAMES}
 
 
 def methods(kind: type) -> set[str]:

@@ -64,33 +64,3 @@ def fill(db: SessionDB, clock: conversations.Clock) -> None:
     db.admin.set_meta("noted", "by a person")
     db.acquire_lease("talk", "turn", "me")
     mail.correspond(db)
-
-
-def change(db: SessionDB, clock: conversations.Clock) -> None:
-    """Change, move or delete something of every kind in a filled store."""
-    clock.advance(100)
-    for inbound in db.mail.inbox_entries("talk"):
-        db.mail.settle_inbox_entry(inbound.id, "completed", 2)
-    db.processes.record_end("running", "killed", None, "It was killed.")
-    db.processes.record_start(conversations.process("later", "talk"))
-    db.permissions.end_audit(db.permissions.begin_audit("talk", "late", "shell", "ls", True, "me"), True)
-    call = [{"id": "call", "name": "shell", "arguments": {"command": "make all"}}]
-    db.redact("talk", db.append_message("talk", role="assistant", tool_calls=call).seq)
-    first, second = db.memory.all("o")[0], db.memory.add("o", "second")
-    db.memory.update("o", first.id, "in between")
-    db.memory.update("o", second.id, first.text)
-    db.memory.update("o", first.id, "second")
-    db.permissions.revoke(db.permissions.grants("o", "talk")[0].id)
-    db.unpin("talk", 1)
-    db.pin("talk", 2)
-    db.update_budget("talk", db.budget("talk")[0], {"cost": 3})
-    db.bind_route("chat:1", None, version=db.route("chat:1").version)
-    titles = [db.conversation(name).title for name in ("talk", "branch")]
-    db.set_session_title("branch", None)
-    db.set_session_title("talk", titles[1])
-    db.set_session_title("branch", titles[0])
-    db.set_session_folder("talk", None)
-    db.set_session_folder("branch", "/work/other")
-    db.delete_conversation("redacted")
-    db.blobs.collect(0)
-    mail.go_on(db)

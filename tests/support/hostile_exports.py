@@ -114,8 +114,32 @@ def _text(text: str) -> Callable[[list[Any]], int]:
     return change
 
 
+def _body(body: str) -> Callable[[list[Any]], int]:
+    """Replace the body of the second message by this text."""
+
+    def change(objs: list[Any]) -> int:
+        place = where(objs, "message", 1)
+        line = json.dumps({**objs[place], "body": None}, separators=(",", ":"))
+        objs[place] = line.replace('"body":null', f'"body":{body}')
+        return place
+
+    return change
+
+
+def _forked(at: int) -> Callable[[list[Any]], int]:
+    """Let the branch begin after another message of its origin."""
+
+    def change(objs: list[Any]) -> int:
+        place = where(objs, "conversation", 1)
+        objs[place].update(forked_at=at, last_seq=at + 1)
+        for line, field in ((objs[place + 1], "first_seq"), (objs[place + 2], "seq")):
+            line[field] = at + 1
+        return place
+
+    return change
+
+
 DEEP = "[" * 60_000 + "]" * 60_000
-BODY = '{"at":1.0,"body":%s,"kind":"message","role":"user","seq":3,"session":1,"uid":"u"}'
 
 HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "a negative seq": _field("message", 1, seq=-1),
@@ -129,13 +153,14 @@ HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "a message in a later session": _field("message", 1, session=2),
     "an added key in a redacted summary": _field("compaction", 0, body={"new": "text"}, redacted_at=1.0),
     "a body with wrong content": _field("message", 1, body={"content": 7}),
-    "a body no append would write": _text(BODY % '{ "content":"x"}'),
-    "a body that hides its calls": _text(BODY % '{"content":"","tool_calls":[{"id":"1"}]}'),
-    "a body that says it twice": _text(BODY % '{"content":"x","content":"y"}'),
-    "a deep body": _text(BODY % f'{{"content":[{{"a":{"[" * 200 + "]" * 200}}}]}}'),
+    "a body no append would write": _body('{ "content":"x"}'),
+    "a body that hides its calls": _body('{"content":"","tool_calls":[{"id":"1"}]}'),
+    "a new key in a body": _body('{"content":"x","new":1}'),
+    "a new key of a call": _body('{"tool_calls":[{"id":"1","name":"ls","new":true}],"content":"x"}'),
+    "a body that says it twice": _body('{"content":"x","content":"y"}'),
+    "a deep body": _body(f'{{"content":[{{"a":{"[" * 200 + "]" * 200}}}]}}'),
     "a very deep line": _text(DEEP),
-    "a lone surrogate": _text(BODY % '{"content":"\\ud800"}'),
-    "a lone surrogate in an id": _text('{"key":"\\udfff","kind":"route","updated_at":1,"version":1}'),
+    "a lone surrogate": _body('{"content":"\\ud800"}'),
     "a number that is none": _text('{"key":"k","kind":"route","updated_at":1e999,"version":1}'),
     "an empty route": _text('{"key":"","kind":"route","updated_at":1,"version":1}'),
     "a route without a version": _text('{"key":"k","kind":"route","updated_at":1,"version":0}'),
@@ -166,16 +191,12 @@ HOSTILE: dict[str, Callable[[list[Any]], int]] = {
     "an epoch beyond counting": _field("conversation", 0, epoch=2**63 - 1),
     "a live conversation that ended": _field("conversation", 0, live=False),
     "another head": _field("conversation", 0, head=2),
-    "a view of nothing": _field("conversation", 0, compaction_epoch=99),
-    "a redo of what is in force": _field("conversation", 0, redo_epoch=8),
-    "a redo of what saw less": _field("conversation", 0, redo_epoch=3),
+    "a redo of what is in force": _field("conversation", 0, redo_epoch=6),
     "a title that cannot be": _field("conversation", 0, title="a\nb"),
     "a folder as it is not kept": _field("conversation", 0, folder="/work/../etc"),
     "no source": _field("conversation", 0, source=""),
     "an origin nobody told of": _field("conversation", 1, origin="nobody"),
     "an origin that is another": _field("conversation", 1, forked_from="made14"),
-    "a fork beyond the origin": _field("conversation", 1, forked_at=99, last_seq=100),
-    "a fork on a compaction that saw more": _field("conversation", 1, forked_epoch=8, forked_at=1, last_seq=2),
-    "a branch of itself": _field("conversation", 1, origin="made12"),
-    "a conversation told twice": _field("conversation", 2, id="first"),
+    "a fork beyond the origin": _forked(99),
+    "a fork on a compaction that saw more": _forked(1),
 }

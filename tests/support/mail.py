@@ -89,17 +89,3 @@ def correspond(db: SessionDB) -> None:
     db.contacts.create_pairing_code("far", "8", "Eve")
     with contextlib.suppress(errors.PairingRefused):
         db.contacts.pair("far", "WRONG")
-
-
-def go_on(db: SessionDB) -> None:
-    """Continue, settle and delete some of the mail that `correspond` added."""
-    first, other = db.mail.open_inbound(ROUTE)
-    claim = db.mail.acquire_chat_lease(CLAIM, holder="later")
-    db.mail.begin_inbound(claim, first.id, "talk", [other.id])
-    db.mail.settle_inbound(claim, first.id, "failed")
-    for outgoing in db.mail.due_outgoing("far", now=conversations.NOON + 1000):
-        db.mail.mark_failed(outgoing.id, "gone", None)
-    db.contacts.deny("far", "7")
-    with contextlib.suppress(errors.PairingRefused):
-        db.contacts.pair("far", "WRONG AGAIN")
-    db.contacts.mark_stranger_notified("far", "10")

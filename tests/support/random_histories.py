@@ -129,14 +129,10 @@ HISTORIES = st.lists(
 
 
 def perform(db: SessionDB, history: list[Step], clock: conversations.Clock) -> None:
-    conversations.begin(db, "first", "hello", title="Title")
-    _perform(db, ["first"], history, clock, "made")
-
-
-def _perform(db: SessionDB, ids: list[str], history: list[Step], clock: conversations.Clock, named: str) -> None:
+    ids = [conversations.begin(db, "first", "hello", title="Title")]
     for number, step in enumerate(history):
         clock.advance(step.low + 0.25)
-        whom, new = ids[step.whom % len(ids)], f"{named}{number}"
+        whom, new = ids[step.whom % len(ids)], f"made{number}"
         try:
             last = max(1, db.conversation(whom).last_seq)
             VERBS[step.verb](Place(db, whom, new, step.low, step.high, step.content, last))
