@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp as program
 from holdfast.tools.permissions import rules as permissions_rules
-from tests.support import acp_editor, polling
+from tests.support import acp_editor, mcp_servers, polling
 
 
 @asynccontextmanager
@@ -90,3 +91,16 @@ async def test_file_and_command_are_requested_from_the_editor(settings: config.S
             refusal = {"code": -32603, "message": "The editor refused."}
             editor.say({"jsonrpc": "2.0", "id": editor.frames[-1]["id"], "error": refusal})
             assert acp_editor.result(await answer)["stopReason"] == "end_turn"
+
+
+async def test_tool_servers_belong_to_the_session_that_brought_them(settings: config.Settings, tmp_path: Path) -> None:
+    arguments = ["-I", str(mcp_servers.HERE / "mcp_raw_server.py"), "plain"]
+    server = {"name": "raw", "command": sys.executable, "args": arguments, "env": []}
+    async with serve(settings) as editor:
+        first = str((await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[server]))["sessionId"])
+        second = await editor.new(str(tmp_path))
+        await editor.prompt(first, "/tools")
+        assert "raw__echo" in editor.text(session=first)
+        await editor.prompt(second, "/tools")
+        assert "read_file" in editor.text(session=second)
+        assert "raw__echo" not in editor.text(session=second)
