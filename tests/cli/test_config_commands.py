@@ -213,20 +213,14 @@ def test_path_is_printed_before_the_file_exists(holdfast: Holdfast, home: Path, 
     assert holdfast("config", "path", "--json").data == expected
 
 
-@pytest.mark.parametrize("by", ["flag", "variable"])
-def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, configure: Configure, by: str) -> None:
-    def ask(profile: str) -> Run:
-        if by == "flag":
-            return holdfast("-p", "hello", "--profile", profile)
-        return holdfast("-p", "hello", HOLDFAST_PROFILE=profile)
-
+def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, configure: Configure) -> None:
     configure("model = 'nobody/x'\n[profiles.work]\nmodel = 'offline'\ndatabase = 'work.db'\n[profiles.play]\n")
     assert "nobody" in holdfast("-p", "hello").sentence
-    assert ask("work").code == 0
+    assert holdfast("-p", "hello", "--profile", "work").code == 0
     assert "2" in holdfast("sessions", "list", HOLDFAST_PROFILE="work").out
     assert (home / "work.db").exists()
     assert not (home / "holdfast.db").exists()
-    unknown = ask("wrok")
+    unknown = holdfast("-p", "hello", "--profile", "wrok")
     assert unknown.code == 2
     assert "'wrok'" in unknown.sentence
     assert "work, play" in unknown.sentence

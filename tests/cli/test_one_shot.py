@@ -230,11 +230,10 @@ def test_server_of_openai_base_url_needs_no_key(holdfast: Holdfast) -> None:
     ("answer", "reason"),
     [
         (refusal(401, "No key"), "openai refused the key (401): No key. Set OPENAI_API_KEY to a valid key."),
-        (replay_server.refusal(200, {"object": "list", "data": []}), "the list is empty."),
         (replay_server.refusal(200, b"<html>"), "the response is not a list of models."),
         (replay_server.Answer(cut=True), "closed the connection without an answer"),
     ],
-    ids=["refused", "empty", "not a list", "closed"],
+    ids=["refused", "not a list", "closed"],
 )
 def test_server_that_lists_no_model_is_reported(holdfast: Holdfast, answer: replay_server.Answer, reason: str) -> None:
     with serve(answer) as provider:
@@ -270,21 +269,16 @@ def test_max_cost_ends_a_turn_at_the_limit(holdfast: Holdfast, configure: Config
         assert holdfast("-p", "go", **provider.env).out.endswith("Done.\n")
 
 
-@pytest.mark.parametrize("form", FORMATS)
 def test_full_window_is_compacted_and_a_long_message_is_reported(
-    holdfast: Holdfast, configure: Configure, tmp_path: Path, form: str
+    holdfast: Holdfast, configure: Configure, tmp_path: Path
 ) -> None:
     configure(f'[models."{provider_process.MODEL}"]\nwindow = 12000\n')
-    line, options = "The boats stay in the harbour at pier seven. ", ["--output-format", form]
+    line, options = "The boats stay in the harbour at pier seven. ", ["--output-format", "json"]
     with serve(reply(line * 180)) as provider, SessionDB(tmp_path / "data" / "holdfast.db") as db:
         pasted = (line * 5_267).encode()
         done = holdfast("-p", *options, piped=pasted, **provider.env)
-        if form == "text":
-            assert "characters of your message" in done.err
-        else:
-            truncated = result_of(done, form)["truncated"]
-            assert truncated["characters"] >= len(pasted.strip()) > 10 * truncated["sent"] > 0
-            assert "characters of your message" in (done.err if form == "json" else done.out)
+        assert done.data["truncated"]["characters"] >= len(pasted.strip()) > 10 * done.data["truncated"]["sent"] > 0
+        assert "characters of your message" in done.err
         (head,) = db.list_sessions()
         for number in range(9):
             done = holdfast("-c", "-p", f"What about pier {number}?", *options, **provider.env)
@@ -294,8 +288,7 @@ def test_full_window_is_compacted_and_a_long_message_is_reported(
         assert db.admin.fsck().ok
     assert "Compacted up to message" in done.err
     assert "The summary is an extract" in done.err
-    answer = done.out if form == "text" else result_of(done, form)["final_response"]
-    assert answer.strip() == (line * 180).strip()
+    assert done.data["final_response"].strip() == (line * 180).strip()
 
 
 # --- interruption --------------------------------------------------------------------------------------
@@ -453,18 +446,11 @@ sys.meta_path.insert(0, Finder())
 import holdfast.cli
 holdfast.cli.main()
 """
-LOADED = [
-    "signal",
-    "holdfast.cli.program",
-    "msgspec._core",
-    "holdfast.config",
-    "apsw",
-    "asyncio",
-    "holdfast.model.offline",
-]
 
 
-@pytest.mark.parametrize("module", LOADED)
+@pytest.mark.parametrize(
+    "module", ["signal", "holdfast.cli.program", "msgspec._core", "apsw", "holdfast.model.offline"]
+)
 def test_ctrl_c_while_loading_exits_with_130(tmp_path: Path, module: str) -> None:
     done = cli_process.run_code(tmp_path, f"MODULE = {module!r}{INTERRUPTED}", "-p", "hi", env=OFFLINE)
     assert (done.code, done.out) == (130, "")
@@ -566,14 +552,10 @@ def test_endless_pipe_is_refused(tmp_path: Path) -> None:
         (["--model", "bogus"], {}, "provider/model"),
         (["--model", "openai/x"], {}, "OPENAI_API_KEY"),
         (["--db", "notes.txt"], OFFLINE, "not a database"),
-        (["--db", "notes.txt/x.db"], OFFLINE, "notes.txt"),
         (["--db", "."], OFFLINE, "is a directory"),
         ([], {**OFFLINE, "HOLDFAST_LOG": "none/log"}, "log"),
         ([], {**OFFLINE, "HOLDFAST_HOME": "/proc/none"}, "/proc/none"),
-        (["-c"], OFFLINE, "There is no database"),
-        (["-r"], OFFLINE, "Name the conversation"),
         (["-c", "-r", "x"], OFFLINE, "not both"),
-        (["--profile", "unknown"], OFFLINE, "no profile 'unknown'"),
         ([], {"HOLDFAST_PROFILE": "unknown"}, "Run `holdfast config check` to list all mistakes."),
         (["--max-steps", "none"], OFFLINE, "'none' is not a valid integer"),
     ],
