@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
-from holdfast.chat import chat
 from tests.support import pty_terminal
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, read_log
 from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
@@ -49,11 +48,7 @@ def test_chat_without_a_message_stores_nothing(tmp_path: Path) -> None:
         screen.wait_for("begins with your first message")
         screen.enter("/sessions")
         screen.wait_for("There are no conversations yet.")
-        screen.type(STOP)
-        screen.wait_for(chat.LEAVE_WARNING)
-        screen.wait_for("> ")
-        screen.type(STOP)
-        assert screen.end() == 0
+        assert screen.leave() == 0
     assert read_log(tmp_path) == []
 
 
@@ -92,7 +87,7 @@ def test_signal_closes_the_chat_and_keeps_the_text(tmp_path: Path, number: int, 
 # --- lines ---------------------------------------------------------------------------------------------
 
 
-def test_escaped_and_pasted_lines_are_kept(tmp_path: Path) -> None:
+def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
     with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("> ")
         screen.type(f"one\x1b\rtwo{ENTER}")
@@ -100,12 +95,8 @@ def test_escaped_and_pasted_lines_are_kept(tmp_path: Path) -> None:
         screen.wait_for("> ")
         screen.type(f"\x1b[200~three\r\nfour\r\n\x1b[201~{ENTER}")
         screen.wait_for("Noted")
-        screen.enter("/etc is full")
-        screen.wait_for("Unknown command: '/etc'.")
-        screen.enter("//etc is full")
-        screen.wait_for("Noted")
         assert screen.leave() == 0
-    assert user_messages(tmp_path) == ["one\ntwo", "three\nfour", "/etc is full"]
+    assert user_messages(tmp_path) == ["one\ntwo", "three\nfour"]
 
 
 def test_tab_completes_and_the_arrow_recalls_a_line(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
 import os
@@ -11,8 +10,6 @@ import signal
 import socket
 import subprocess
 import termios
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,9 +17,8 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast import SessionDB, config, events
-from holdfast.app import compose
-from holdfast.cli import chat, console, one_shot, stdin_text
+from holdfast import SessionDB, events
+from holdfast.cli import chat, stdin_text
 from holdfast.runtime import wording
 from tests.support import cli_in_process, cli_process, polling, provider_process, replay_server
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, Run
@@ -326,23 +322,6 @@ def test_signal_leaves_a_complete_document(tmp_path: Path, number: int, form: st
     assert (result["interrupted"], result["completed"]) == (True, False)
 
 
-@pytest.mark.parametrize("form", ["json", "stream-json"])
-def test_signal_before_the_turn_leaves_a_complete_document(
-    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    @asynccontextmanager
-    async def start_slowly(*_: object, **__: object) -> AsyncIterator[None]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.Event().wait()
-        yield
-
-    monkeypatch.setattr(compose, "start", start_slowly)
-    settings = config.load({"HOLDFAST_HOME": str(tmp_path)}, files=False)
-    start = chat.Start(str(tmp_path / "x.db"), None, "c", settings)
-    assert one_shot.run(console.Console(settings), start, "hi", form) == 128 + signal.SIGTERM
-    assert result_of(Run(0, capsys.readouterr().out, ""), form)["exit_reason"] == "interrupted"
-
-
 def test_killed_conversation_continues_with_a_warning(holdfast: Holdfast, tmp_path: Path) -> None:
     with serve(hanging_reply("Once", " upon")) as provider, start_streaming(tmp_path, provider.env) as process:
         process.kill()
@@ -372,12 +351,6 @@ def test_documentation_names_every_option_field_exit_and_event() -> None:
     assert named >= {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind is not events.Quit}
 
 
-# --- failures -----------------------------------------------------------------------------------------
-
-
-ROOT = str(Path(__file__).parents[2])
-
-
 # --- the network ---------------------------------------------------------------------------------------
 
 
@@ -401,6 +374,7 @@ def test_unreachable_model_is_reported_and_the_message_is_kept(
 
 # --- the disk ------------------------------------------------------------------------------------------
 
+ROOT = str(Path(__file__).parents[2])
 FULL = """
 from tests.support import faulty_disk
 faulty_disk.Disk().arm(0, {!r})
