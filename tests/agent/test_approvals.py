@@ -16,8 +16,7 @@ from holdfast.tools.files import file_tools
 from holdfast.tools.permissions import rules
 from tests.support import agents
 from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, next_question, policy, shell_script
-from tests.support.runtimes import events_until, run_command
-from tests.support.slash_commands import answer_text
+from tests.support.runtimes import answer_text, events_until, run_command
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from holdfast.agent.commands import status
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import memory
 from tests.support import agents
-from tests.support.runtimes import open_runtime
-from tests.support.slash_commands import answer_text
+from tests.support.runtimes import answer_text, open_runtime
 
 KEY = "sk-proj-abcdefghijklmnop1234567890"
 

@@ -22,7 +22,7 @@ from holdfast.cli import chat, stdin_text
 from holdfast.runtime import wording
 from tests.support import cli_in_process, cli_process, polling, provider_process, replay_server
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, Run
-from tests.support.provider_process import cut_reply, hanging_reply, refusal, reply, serve, tool_call
+from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
 
 FORMATS = ["text", "json", "stream-json"]
 RESULT = {
@@ -189,8 +189,8 @@ def test_stream_json_is_one_event_per_line_and_the_result_last(holdfast: Holdfas
     ("answer", "code", "sentence"),
     [
         (refusal(401, "Incorrect API key"), 1, "holdfast: "),
-        (cut_reply("Once upon"), 0, wording.CUT_OFF),
-        (cut_reply(), 1, f"holdfast: {wording.CUT_OFF}"),
+        (reply("Once upon", finish="length"), 0, wording.CUT_OFF),
+        (reply(finish="length"), 1, f"holdfast: {wording.CUT_OFF}"),
         (reply(" \n"), 1, f"holdfast: {wording.EMPTY_REPLY}"),
     ],
     ids=["refused", "cut", "cut before the first word", "blank"],

@@ -17,8 +17,7 @@ from anthropic.types import message_create_params
 from holdfast import content_parts, errors, types
 from holdfast.model import base
 from holdfast.model.anthropic import adapter
-from tests.support.provider_calls import TOOL, collect
-from tests.support.provider_contexts import anthropic_body, any_message
+from tests.support.provider_calls import TOOL, anthropic_body, any_message, collect
 from tests.support.replay_server import Answer, Server
 
 KEY = "sk-ant-a-key-of-mine"

@@ -13,8 +13,16 @@ from hypothesis import strategies
 from holdfast import content_parts, types
 from holdfast.model import base, request_common
 from holdfast.model.anthropic import request as anthropic_request
-from tests.support.provider_calls import TOOL, call, call_message, message, reasoning, result_message
-from tests.support.provider_contexts import anthropic_body, any_message
+from tests.support.provider_calls import (
+    TOOL,
+    anthropic_body,
+    any_message,
+    call,
+    call_message,
+    message,
+    reasoning,
+    result_message,
+)
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HI = message("user", "hi")

@@ -14,8 +14,16 @@ from hypothesis import strategies
 from holdfast import content_parts, types
 from holdfast.model import base, request_common
 from holdfast.model.openai import request as openai_request
-from tests.support.provider_calls import TOOL, call, call_message, message, reasoning, result_message
-from tests.support.provider_contexts import IMAGE, any_message
+from tests.support.provider_calls import (
+    IMAGE,
+    TOOL,
+    any_message,
+    call,
+    call_message,
+    message,
+    reasoning,
+    result_message,
+)
 
 DIALECT = openai_request.Dialect(provider="some")
 OTHER = openai_request.Dialect(provider="other")

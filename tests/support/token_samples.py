@@ -56,15 +56,6 @@ SAMPLES: tuple[tuple[str, int, str], ...] = (
         ),
     ),
     (
-        "arabic",
-        66,
-        (
-            "اجتمع أعضاء اللجنة مساء أمس لمناقشة خطة العمل الجديدة، واتفقوا على تأجيل افتتاح المكتبة إلى بداية "
-            "الشهر القادم. وقال المدير إن السبب الرئيسي هو تأخر وصول الكتب التي طلبتها المدرسة منذ الصيف. وسوف "
-            "يحصل الطلاب على نسخة مؤقتة من المواد المطلوبة حتى لا تتأثر الدروس بهذا التأخير."
-        ),
-    ),
-    (
         "c",
         138,
         (
@@ -131,19 +122,6 @@ SAMPLES: tuple[tuple[str, int, str], ...] = (
             "2oxlnOKxDMza6/mQ0Zg4sNfsCz6XgY7LlsTbrb4XIpbVI0pCskxrpObtJOxjaorAoSceWGYnkjiq+E5YBW2PL6jt0JS6l66LFUQu4t"
             "thGpG/45RpczqSR9WPo8VQGDADclVf0jXxGCn7OIwi5Ey2N/ASEMNwepC0BUIPsWl3nt+1uTQkBRV/VLEurmLRHoh+sHZtGHf4xu/y"
             "a1AQrzF30WHnlYenZuww5AN0WKmQXL1M"
-        ),
-    ),
-    (
-        "numbers",
-        142,
-        (
-            "date;station;temp;wind;rain\n"
-            "2025-03-01;1004;7.25;13.4;0.0\n"
-            "2025-03-02;1004;6.81;22.9;4.75\n"
-            "2025-03-03;1004;9.02;8.1;0.2\n"
-            "2025-03-04;1017;10.44;5.6;0.0\n"
-            "2025-03-05;1017;12.13;31.7;18.35\n"
-            "2025-03-06;1017;11.96;27.5;1258.9"
         ),
     ),
     (

@@ -14,8 +14,7 @@ from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import agents
 from tests.support.compaction import WINDOW, FakeSummarizer, compacting_agent, fill
-from tests.support.runtimes import notice_text, open_runtime, run_command
-from tests.support.slash_commands import answer_text
+from tests.support.runtimes import answer_text, notice_text, open_runtime, run_command
 
 
 def open_compacting(db: AsyncSessionDB, summarizer: FakeSummarizer | None = None) -> runtime.Runtime:

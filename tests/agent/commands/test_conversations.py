@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, events
-from tests.support.runtimes import open_runtime, run_command
-from tests.support.slash_commands import add_exchanges, answer_text, compact, context_texts
+from tests.support.runtimes import add_exchanges, answer_text, compact, context_texts, open_runtime, run_command
 
 
 @pytest.mark.parametrize("name", ["new", "reset"])

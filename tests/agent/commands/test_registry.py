@@ -9,8 +9,7 @@ import pytest
 from holdfast import AsyncSessionDB, SessionDB, errors, events
 from holdfast.agent import commands
 from holdfast.agent.commands import base, turns
-from tests.support.runtimes import open_runtime, run_command
-from tests.support.slash_commands import add_exchanges, answer_text, context_texts
+from tests.support.runtimes import add_exchanges, answer_text, context_texts, open_runtime, run_command
 
 NEED_CONVERSATION = sorted(name for name, slash in commands.COMMANDS.items() if slash.needs)
 ARGUMENTS = {"recall": "1", "unpin": "1", "search": "harbour", "steer": "left"}

@@ -13,8 +13,7 @@ from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from tests.support import agents
 from tests.support.compaction import WINDOW, fill, priced_summarizer
-from tests.support.runtimes import open_runtime, run_command
-from tests.support.slash_commands import answer_text
+from tests.support.runtimes import answer_text, open_runtime, run_command
 
 
 class ModelChoice:

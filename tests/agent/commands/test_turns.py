@@ -12,8 +12,15 @@ from holdfast.agent import loop
 from holdfast.agent.commands import turns
 from holdfast.model import ScriptedModel, base
 from tests.support import agents
-from tests.support.runtimes import notice_text, open_runtime, run_command
-from tests.support.slash_commands import add_exchanges, answer_text, compact, context_texts
+from tests.support.runtimes import (
+    add_exchanges,
+    answer_text,
+    compact,
+    context_texts,
+    notice_text,
+    open_runtime,
+    run_command,
+)
 
 SUMMARIZED = "The messages up to 4 are represented by a summary: run /compact undo first."
 
