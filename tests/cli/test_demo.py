@@ -1,4 +1,4 @@
-"""`holdfast demo` and `holdfast tour` show the real store, and leave no file behind."""
+"""`holdfast demo` and `holdfast tour` show the real store; an ended demo leaves no file behind."""
 
 from __future__ import annotations
 
