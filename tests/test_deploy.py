@@ -5,24 +5,17 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psycopg
 import pytest
 
-from tests.support import cli_in_process, documents, postgres, tls
+from tests.support import cli_in_process, cli_process, documents, postgres, tls
 
 PAGE = documents.ROOT / "docs" / "deploy.md"
 HOST = "db.example"
 SKIPPED = ("pip ",)
-
-
-class Ran(NamedTuple):
-    code: int
-    out: str
 
 
 class Shell:
@@ -39,26 +32,15 @@ class Shell:
             "PGPORT": str(port),
         }
 
-    def run(self, command: str) -> Ran:
+    def run(self, command: str) -> cli_process.Run:
         words = [re.sub(r"^~/", f"{self.home}/", word) for word in shlex.split(command)]
         if words[0] == "export":
             self._env |= dict(word.split("=", 1) for word in words[1:])
-            return Ran(0, "")
+            return cli_process.Run(0, "", "")
         if words[0] == "holdfast":
-            ran = cli_in_process.run(self.home, *words[1:], env=self._env)
-            return Ran(ran.code, ran.out + ran.err)
-        done = subprocess.run(
-            ["sh", "-c", command],
-            cwd=self.home,
-            env={**self._env, "PGOPTIONS": "-csynchronous_commit=off"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return Ran(done.returncode, done.stdout)
+            return cli_in_process.run(self.home, *words[1:], env=self._env)
+        env = {**self._env, "PGOPTIONS": "-csynchronous_commit=off"}
+        return cli_process.run(self.home, env=env, command=["sh", "-c", f"({command}) 2>&1"])
 
 
 @pytest.fixture
@@ -82,10 +64,11 @@ def test_command_prints_what_the_page_shows(shell: Shell) -> None:
         if command.startswith(SKIPPED):
             continue
         ran = shell.run(command)
-        session = f"$ {command}\n{ran.out}[exit {ran.code}]"
+        printed = ran.out + ran.err
+        session = f"$ {command}\n{printed}[exit {ran.code}]"
         assert ran.code == 0, session
-        assert documents.output_pattern(shown).fullmatch(ran.out), session
-        assert "secret" not in ran.out, session
+        assert documents.output_pattern(shown).fullmatch(printed), session
+        assert "secret" not in printed, session
 
 
 def test_commands_of_the_page_exist() -> None:

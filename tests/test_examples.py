@@ -82,10 +82,5 @@ def test_example_is_short(example: Path) -> None:
     assert len(example.read_text("utf-8").splitlines()) <= LONGEST
 
 
-def test_shortest_agent_has_at_most_six_lines() -> None:
-    lines = (FOLDER / "real_provider.py").read_text("utf-8").splitlines()[1:]
-    assert len([line for line in lines if line]) <= 6
-
-
 def test_every_example_is_listed() -> None:
     assert sorted(shown()) == [example.name for example in EXAMPLES]

@@ -31,13 +31,9 @@ LAYER = {package: number for number, packages in enumerate(LAYERS) for package i
 # Wiring knows the settings; values are made of values.
 SAME_LAYER = {
     ("app", "config"),
-    ("events", "content_parts"),
-    ("events", "types"),
-    ("events", "errors"),
-    ("content_parts", "types"),
-    ("content_parts", "errors"),
-    ("types", "errors"),
-    ("types", "mail_types"),
+    *(("events", name) for name in ("content_parts", "types", "errors")),
+    *(("content_parts", name) for name in ("types", "errors")),
+    *(("types", name) for name in ("errors", "mail_types")),
 }
 
 # The package itself has the version, and hands out its public names when they are asked for.
@@ -193,24 +189,14 @@ def test_every_listed_exception_exists() -> None:
     ("path", "source", "wrong"),
     [
         ("store/db.py", "from holdfast.cli import console", "imports cli from store"),
-        ("store/db.py", "from holdfast import model", "imports model from store"),
         ("tools/recall.py", "from holdfast.store.db import SessionDB", "imports store from tools"),
-        ("config.py", "from holdfast import app", "imports app from config"),
-        ("errors.py", "from holdfast import types", "imports types from errors"),
         ("agent/loop.py", "from holdfast import SessionDB", "asks the package for SessionDB"),
         ("cellar/junk.py", "from holdfast import errors", "is in a package, cellar, that is on no layer"),
         ("store/db.py", "from . import log", "imports relatively"),
         ("store/db.py", "def f():\n    import json", "imports json inside of a function or class"),
-        (
-            "store/log.py",
-            "def f():\n    from holdfast.store.postgres import driver",
-            "imports holdfast.store.postgres inside of a function or class",
-        ),
         ("store/db.py", "import apsw", "imports apsw, which belongs to store/sqlite/"),
-        ("cli/doctor.py", "import sqlite3", "imports sqlite3, which belongs to cli/demo.py"),
         ("agent/loop.py", "import importlib\nimportlib.import_module('x')", "loads a module by name"),
         ("store/db.py", "import os\nos.environ['X']", "reads the environment"),
-        ("cli/console.py", "from os import path, environ", "reads the environment"),
         ("cli/doctor.py", "def f(db):\n    return db.driver.path", "uses the driver of a store"),
     ],
 )
@@ -222,11 +208,8 @@ def test_checker_reports_a_violation(path: str, source: str, wrong: str) -> None
     ("path", "source"),
     [
         ("cli/doctor.py", "import holdfast\nfrom holdfast import app, errors\nfrom holdfast.store import db"),
-        ("app.py", "from holdfast import config, errors\nfrom holdfast.gateway import router"),
-        ("tui/app.py", "def f():\n    import textual.app"),
         ("store/db.py", "def f():\n    from holdfast.store.postgres import driver"),
         ("cli/lazy_group.py", "import importlib\nimportlib.import_module('x')"),
-        ("__init__.py", "from holdfast.store.db import SessionDB"),
     ],
 )
 def test_checker_accepts_allowed_imports(path: str, source: str) -> None:

@@ -59,12 +59,6 @@ def test_full_screens_are_also_checked_in_as_png(make: ModuleType) -> None:
         assert len(data) < 150_000
 
 
-def test_margin_has_the_colour_of_the_screen_and_paths_are_shortened(make: ModuleType) -> None:
-    light = make.drawn("light", ["\x1b[38;2;0;0;0;48;2;250;250;250mall of it\x1b[m x"])
-    assert 'height="100%" rx="8" fill="#fafafa"' in light
-    assert make.unnamed("│ in /tmp/here/work  │", "/tmp/here") == "│ in ~/work          │"
-
-
 @pytest.mark.parametrize("picture", sorted(FOLDER.glob("*.svg")), ids=lambda path: path.stem)
 def test_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
     text = picture.read_text("utf-8")
@@ -73,15 +67,3 @@ def test_picture_loads_nothing_and_names_no_machine(picture: Path) -> None:
     assert {element.tag.partition("}")[2] for element in root.iter()} <= allowed
     assert not re.search(r"url\(|href|<script|/(?:home|root|tmp|work)/", text)
     assert "Traceback" not in words(text)
-
-
-def test_styles_are_drawn_and_text_is_escaped(make: ModuleType) -> None:
-    line = "\x1b[1;31mred\x1b[0m & <b>\x1b[7mturned\x1b[27m \x1b[38;5;196mbright\x1b[38;2;1;2;3mtrue\x1b[m"
-    root = ET.fromstring(make.drawn("a <title>", [line]))
-    texts = {element.text: element.attrib for element in root.iter() if element.tag.endswith("text")}
-    assert texts["red"]["font-weight"] == "bold"
-    assert texts["red"]["fill"] == make.COLOURS[1]
-    assert " & <b>" in texts
-    assert texts["turned"]["fill"] == make.PAPER
-    assert texts["bright"]["fill"] == "#ff0000"
-    assert texts["true"]["fill"] == "#010203"

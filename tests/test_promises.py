@@ -58,7 +58,6 @@ def broken_promises(status: dict[str, Any]) -> list[str]:
         (server(standby("sync")), []),
         (server(standby("sync"), synchronous_commit="local"), ["P1"]),
         (server(standby("sync"), standby("async", "third")), ["P1"]),
-        (server(standby("sync"), standby("away")), ["P1"]),
     ],
 )
 def test_setting_breaks_only_its_promises(status: dict[str, Any], expected: list[str]) -> None:

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
+from holdfast import AIAgent, AsyncSessionDB, errors, events, types
 from holdfast.agent import approvals
-from holdfast.agent.commands import permissions
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 from holdfast.tools.files import file_tools
 from holdfast.tools.permissions import rules
 from tests.support import agents
-from tests.support.approvals import (
-    ApprovalRuntime,
-    Shell,
-    audit_rows,
-    next_question,
-    policy,
-    shell_script,
-)
-from tests.support.runtimes import events_until, run_command
-from tests.support.slash_commands import answer_text
+from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, next_question, policy, shell_script
+from tests.support.runtimes import answer_text, events_until, run_command
 
 
 @pytest.mark.parametrize(
@@ -255,7 +243,7 @@ async def test_commands_answer_questions_and_manage_grants(db: AsyncSessionDB) -
     assert await db.permissions.grants("") == []
 
 
-async def test_tools_are_listed_with_their_first_sentence_and_rules(db: AsyncSessionDB) -> None:
+async def test_tools_are_listed_with_their_rules(db: AsyncSessionDB) -> None:
     law = policy(allow=["shell(git *)"], deny=["shell(git push)"])
     async with ApprovalRuntime(db, [], law=law) as host:
         listed = await answer_text(host.door, "/tools")
@@ -264,8 +252,6 @@ async def test_tools_are_listed_with_their_first_sentence_and_rules(db: AsyncSes
         "    forbidden: shell(git push)",
         "    allowed: shell(git *)",
     ]
-    spec = types.ToolSpec("read", "Read a file: text with numbered lines, or a picture. Long files come in parts.", {})
-    assert permissions.list_tools([spec], []) == "read  Read a file: text with numbered lines, or a picture."
 
 
 @pytest.mark.parametrize(
@@ -378,31 +364,11 @@ async def test_audit_log_has_no_secrets_and_the_outcome_of_every_call(db: AsyncS
     assert audited == [("deploy --key [redacted]", False), ("make more", False)]
 
 
-KILLED = """
-import asyncio, os, signal, sys
-from holdfast import AIAgent, AsyncSessionDB, SessionDB
-from holdfast.agent import approvals
-from holdfast.model import ScriptedModel
-from tests.support.approvals import Shell, policy, shell_script
+async def test_call_is_audited_before_it_runs(db: AsyncSessionDB) -> None:
+    async def look() -> str:
+        (act,) = await db.permissions.audit_log()
+        return f"{act.summary} {act.allowed} {act.ended_at} {act.ok}"
 
-async def die():
-    os.kill(os.getpid(), signal.SIGKILL)
-
-async def main():
-    shell, db = Shell(die), AsyncSessionDB(SessionDB(sys.argv[1]))
-    permissions = approvals.Approvals(db.permissions, law=policy(allow=["shell"]))
-    agent = AIAgent(ScriptedModel(shell_script("make")), db=db, tools=[shell.tool], permissions=permissions)
-    await agent.run_conversation("go")
-
-asyncio.run(main())
-"""
-
-
-def test_call_of_a_killed_process_has_no_end_in_the_audit_log(tmp_path: Path) -> None:
-    path, root = tmp_path / "h.db", str(Path(__file__).parent.parent.parent)
-    environment = {**os.environ, "PYTHONPATH": root}
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], env=environment, cwd=root, timeout=120, check=False)
-    assert killed.returncode == -9
-    with SessionDB(path) as db:
-        (act,) = db.permissions.audit_log()
-        assert (act.summary, act.allowed, act.ended_at, act.ok) == ("make", True, None, None)
+    async with ApprovalRuntime(db, shell_script("make"), law=policy(allow=["shell"]), shell=Shell(look)) as host:
+        await host.run_turn()
+    assert host.results == ["make True None None"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
 from holdfast.agent import context_window
 from holdfast.compaction import base as compaction
-from holdfast.compaction import excerpts, hooks, policy
+from holdfast.compaction import hooks, policy
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
 from tests.faults import agent_processes
@@ -189,21 +188,6 @@ async def test_turn_waits_for_a_compaction_of_another_process_and_uses_it(hooks_
     assert await db.release_lease(lease) is hooks_run
 
 
-async def test_unreadable_lock_does_not_stop_the_turn(db: AsyncSessionDB) -> None:
-    await fill(db, HARD)
-    lease = await db.acquire_lease("talk", "compact", "elsewhere")
-
-    async def fail(_: str) -> str | None:
-        raise errors.StoreBusy()
-
-    works, db.get_compression_lock_holder = db.get_compression_lock_holder, fail  # type: ignore[method-assign]
-    agent = compacting_agent(db)
-    assert (await agent.run_conversation("Hello")).completed
-    await agent.close()
-    db.get_compression_lock_holder = works  # type: ignore[method-assign]
-    await db.release_lease(lease)
-
-
 async def test_turn_waits_once_for_another_process(caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
     await fill(db, HARD)
     await db.acquire_lease("talk", "compact", "elsewhere")
@@ -303,43 +287,6 @@ async def test_message_larger_than_the_window_is_reported_with_the_part_that_was
     await agent.close()
 
 
-async def test_shortened_older_messages_are_reported_once(db: AsyncSessionDB) -> None:
-    await db.create_session("talk", source="test")
-    for number in range(6):
-        await db.append_message("talk", role="assistant" if number % 2 else "user", content="It is windy. " * 400)
-    seen = list[events.AnyEvent]()
-    model = ScriptedModel([agents.calls("look"), "ok"], window=WINDOW)
-    agent = agents.agent(db, model, session_id="talk", tools=[agents.says("look")], background=False)
-    assert (await agent.run_conversation("Hello", emit=seen.append)).truncated is None
-    assert [text for text in notices(seen) if "older message" in text] == notices(seen)[:1] != []
-    await agent.close()
-
-
-async def test_messages_are_counted_and_cut_in_a_thread(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
-    threads = dict[str, list[int]](estimate=[], shorten_all=[])
-
-    def record(module: Any, name: str) -> None:
-        works = getattr(module, name)
-
-        def call(*given: Any) -> Any:
-            if name != "estimate" or "pier" in given[0]:
-                threads[name].append(threading.get_ident())
-            return works(*given)
-
-        monkeypatch.setattr(module, name, call)
-
-    record(tokens, "estimate")
-    record(excerpts, "shorten_all")
-    await fill(db, SOFT)
-    await pause_models(db)
-    agent = compacting_agent(db, model=stepping_model(), tools=[agents.says("look")])
-    # Beyond the hard threshold, within the window, and no compaction is possible: checked twice in each step.
-    assert (await agent.run_conversation(await text_filling(agent, 0.95))).api_calls == STEPS
-    await agent.close()
-    assert (len(threads["shorten_all"]), len(threads["estimate"]) > 0) == (STEPS, True)
-    assert threading.get_ident() not in threads["estimate"] + threads["shorten_all"]
-
-
 @pytest.mark.parametrize("overflow", [errors.ContextOverflow(), RuntimeError("context length exceeded")])
 async def test_request_is_shortened_after_an_overflow_this_turn_only(overflow: Exception, db: AsyncSessionDB) -> None:
     # A window so much larger than the truth leaves nothing to cut by tokens: the messages are shortened instead.
@@ -362,26 +309,6 @@ async def test_repeated_overflows_end_the_turn_after_a_few_ever_smaller_requests
     assert len(model.requests) == 1 + context_window.MAX_OVERFLOWS
     sizes = [agent.meter.count("", (), request.messages) for request in model.requests]
     assert sizes == sorted(set(sizes), reverse=True)
-
-
-async def test_pause_is_announced_once_until_a_compaction_succeeds(db: AsyncSessionDB) -> None:
-    await fill(db)
-    agent = compacting_agent(db)
-
-    async def announced() -> list[str]:
-        await pause_models(db)
-        seen: list[events.AnyEvent] = []
-        for _ in range(3):
-            made = await agent.compress_context(emit=seen.append)
-            assert made.outcome is compaction.Outcome.COOLING_DOWN
-        return notices(seen)
-
-    assert len(await announced()) == 1
-    assert (await agent.compress_context(force=True)).outcome is compaction.Outcome.COMPACTED
-    for number in range(40):
-        await db.append_message("talk", role="user", content=f"And dock {number}? " + "It is windy there. " * 12)
-    agent.context_cache.invalidate()
-    assert len(await announced()) == 1
 
 
 @pytest.mark.parametrize("quiet", [False, True])

@@ -90,14 +90,6 @@ async def test_entry_waits_while_its_conversation_has_no_subscriber(db: AsyncSes
     assert await log(db) == ["one ended", "ok", "I am back.", "ok"]
 
 
-async def test_conversation_without_messages_has_no_inbox_and_is_not_created(db: AsyncSessionDB) -> None:
-    async with open_runtime(db, ScriptedModel([])) as run:
-        with run.subscribe("new"):
-            assert await run.deliver("new") == 0
-        assert not run._states
-    assert await db.list_sessions() == []
-
-
 async def test_entry_that_cannot_become_a_message_does_not_block_the_others(db: AsyncSessionDB) -> None:
     rows = await add_entries(db, "one", "two")
     await db.append_message("talk", role="user", content="Something else.", uid=inbox_messages.uid_of("one"))

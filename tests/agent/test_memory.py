@@ -12,8 +12,7 @@ from holdfast.agent.commands import status
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import memory
 from tests.support import agents
-from tests.support.runtimes import open_runtime
-from tests.support.slash_commands import answer_text
+from tests.support.runtimes import answer_text, open_runtime
 
 KEY = "sk-proj-abcdefghijklmnop1234567890"
 
@@ -41,26 +40,6 @@ async def test_note_of_the_model_is_known_in_the_next_conversation_of_its_owner(
     third = ScriptedModel([memory_reply('{"action": "list"}'), "Hello."])
     await remembering_agent(db, third, session_id="third", owner="bob").run_conversation("Hi")
     assert "Likes tea" not in str(third.requests)
-
-
-async def test_user_is_notified_when_the_model_changes_memory(db: AsyncSessionDB) -> None:
-    actions = (
-        '{"action": "remember", "text": "Likes tea."}',
-        '{"action": "revise", "id": 1, "text": "Likes coffee."}',
-        '{"action": "list"}',
-        '{"action": "forget", "id": 1}',
-        '{"action": "forget", "id": 1}',
-    )
-    seen = list[events.AnyEvent]()
-    agent = remembering_agent(db, ScriptedModel([*map(memory_reply, actions), "Done."]))
-    await agent.run_conversation("I like tea", emit=seen.append)
-    notices = [each for each in seen if isinstance(each, events.Notice)]
-    assert all(each.to_chats for each in notices)
-    assert [each.text for each in notices] == [
-        "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)",
-        "Changed in memory: [1] Likes coffee. (/memory forget 1 removes it.)",
-        "Removed from memory: note 1.",
-    ]
 
 
 async def test_prompt_stays_the_same_until_a_compaction(db: AsyncSessionDB) -> None:

@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from holdfast import AsyncSessionDB, events
-from holdfast.agent import context_window, turn_lease
+from holdfast.agent import turn_lease
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 from tests.support import agents, polling, postgres
-from tests.support.compaction import compacting_agent, fill
 from tests.support.runtimes import events_until, open_runtime
 
 HOUR = 3600.0
@@ -39,8 +38,6 @@ for line in sys.stdin:
             leases[talk] = db.acquire_lease(talk, purpose, "elsewhere", 300)
         case ["free", talk]:
             db.release_lease(leases.pop(talk))
-        case ["compact", talk]:
-            db.commit_compaction(leases.pop(talk), summary="Their summary.", cut_seq=170, child_id="theirs")
     print("done", flush=True)
 """
 
@@ -97,29 +94,6 @@ async def test_turn_follows_foreign_turn(notified: bool, other: OtherProcess, mo
             await other.do(f"free {name}")
             assert (await waiting).final_response == "Here."
             assert notified or received == [notifications.LOST]
-        await agent.close()
-
-
-async def test_turn_continues_after_a_foreign_compaction(other: OtherProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_window, "POLL_SECONDS", HOUR)
-    async with agents.store(other.address) as db:
-        await fill(db, exchanges=90, name="room")
-        await other.do("take room compact")
-        polls, works = 0, db.get_compression_lock_holder
-
-        async def count_polls(conversation_id: str) -> str | None:
-            nonlocal polls
-            found = await works(conversation_id)
-            polls += 1
-            return found
-
-        db.get_compression_lock_holder = count_polls  # type: ignore[method-assign]
-        agent = compacting_agent(db, session_id="room")
-        async with listening(db):
-            waiting = asyncio.create_task(agent.run_conversation("Hello"))
-            await polling.until_async(lambda: polls)
-            await other.do("compact room")
-            assert (await waiting).session_id == "theirs"
         await agent.close()
 
 

@@ -11,7 +11,6 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.agent import titles
 from holdfast.model import ScriptedModel
 from tests.support import agents
-from tests.support.runtimes import open_runtime
 
 
 @pytest.mark.parametrize(
@@ -66,11 +65,11 @@ def failing_titles(db: AsyncSessionDB, error: Exception) -> Iterator[None]:
 
 @pytest.mark.parametrize("error", [errors.StoreBusy(), OSError(5, "x")])
 @pytest.mark.parametrize(
-    ("wanted", "taken", "title"),
-    [("Mine", "", "Mine"), (None, "", "Hello there friend"), ("Mine", "Mine", "Hello there friend")],
+    ("wanted", "title"),
+    [("Mine", "Mine"), (None, "Hello there friend")],
 )
 async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
-    error: Exception, wanted: str | None, taken: str, title: str, db: AsyncSessionDB
+    error: Exception, wanted: str | None, title: str, db: AsyncSessionDB
 ) -> None:
     seen = list[events.AnyEvent]()
     agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
@@ -79,18 +78,5 @@ async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
         assert agent.title.wanted == wanted
     (notice,) = (each.text for each in seen if isinstance(each, events.Notice))
     assert "the next turn tries again" in notice
-    if taken:
-        await db.create_session("other", source="test", title=taken)
     assert (await agent.run_conversation("Again")).completed
     assert (await db.conversation("t")).title == title
-
-
-async def test_pending_title_outlives_its_agent(db: AsyncSessionDB) -> None:
-    async with open_runtime(db) as run:
-        run.want_title("t", "Mine")
-        with failing_titles(db, RuntimeError("x")):
-            assert (await run.submit("t", events.Submit("Hello"))).completed
-        run.agents.forget("t")
-        assert run.wanted_title("t") == "Mine"
-        assert (await run.submit("t", events.Submit("Again"))).completed
-        assert ((await db.conversation("t")).title, run.wanted_title("t")) == ("Mine", None)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
-from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
+from holdfast import AsyncSessionDB, content_parts, events, types
 from holdfast.model import ScriptedModel, base
 from tests.support import agents, conversations, polling
 
@@ -73,27 +71,3 @@ async def test_append_after_a_takeover_is_refused(db: AsyncSessionDB) -> None:
     result = await agents.agent(db, model, session_id="t", tools=tools).run_conversation("Go")
     assert result.exit_reason == "lease_lost"
     assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]
-
-
-@pytest.mark.parametrize("noticed_by", ["append", "renewal"])
-async def test_lease_that_expired_on_a_full_disk_is_reported_as_a_full_disk(
-    noticed_by: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    def fail(point: str) -> None:
-        if point == "renew.begun":
-            raise errors.StoreFull()
-
-    async def wait(_: dict[str, Any]) -> str:
-        monkeypatch.setattr(fault_points, "hook", fail)
-        while (await db.leases())[0].state != "expired":
-            await asyncio.sleep(0.01)
-        if noticed_by == "renewal":
-            monkeypatch.setattr(fault_points, "hook", None)
-            await asyncio.Event().wait()
-        return "done"
-
-    model, tools = ScriptedModel([agents.calls("it"), "never"]), [agents.tool("it", wait)]
-    result = await agents.agent(db, model, session_id="t", lease_ttl=0.2, tools=tools).run_conversation("Go")
-    monkeypatch.setattr(fault_points, "hook", None)
-    assert result.exit_reason == "store"
-    assert "disk is full" in str(result.error)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, events
 from holdfast.model import ScriptedModel
-from tests.support import agents, postgres
+from tests.support import agents
 
 
 def agent_in(db: AsyncSessionDB, folder: str | None) -> AIAgent:
@@ -41,23 +40,21 @@ async def test_conversation_records_its_folder(given: dict[str, Any], folder: st
     assert (await db.conversation("talk")).folder == folder
 
 
-@pytest.mark.parametrize("fresh", [lambda: ":memory:", postgres.fresh], ids=["sqlite", "postgres"])
-async def test_turn_in_another_folder_is_announced_once_and_recorded(fresh: Callable[[], str]) -> None:
-    async with agents.store(fresh()) as db:
-        one, two = agent_in(db, "/one"), agent_in(db, "/two")
-        assert await announcements(agent_in(db, None), "z") == ([], [])
-        assert await announcements(one, "a") == ([], [])  # the first folder
-        for agent, before, here in ((two, "/one", "/two"), (one, "/two", "/one")):
-            notices, (note,) = await announcements(agent, "b", uid=f"b in {here}")
-            assert notices == [f"This conversation was in {before}. It continues in {here}."]
-            assert (before in note, here in note) == (True, True)
-            assert (await db.conversation("talk")).folder == here
-            assert (await announcements(agent, "b", uid=f"b in {here}"))[0] == []  # a duplicate
-            assert await announcements(agent, "c") == ([], [])
-        assert await announcements(agent_in(db, None), "d") == ([], [])
-        assert (await db.conversation("talk")).folder == "/one"
-        texts = [content_parts.text(each.content) for each in await db.transcript("talk") if each.role == "user"]
-        assert texts == ["z", "a", "b", "c", "b", "c", "d"]
+async def test_turn_in_another_folder_is_announced_once_and_recorded(db: AsyncSessionDB) -> None:
+    one, two = agent_in(db, "/one"), agent_in(db, "/two")
+    assert await announcements(agent_in(db, None), "z") == ([], [])
+    assert await announcements(one, "a") == ([], [])  # the first folder
+    for agent, before, here in ((two, "/one", "/two"), (one, "/two", "/one")):
+        notices, (note,) = await announcements(agent, "b", uid=f"b in {here}")
+        assert notices == [f"This conversation was in {before}. It continues in {here}."]
+        assert (before in note, here in note) == (True, True)
+        assert (await db.conversation("talk")).folder == here
+        assert (await announcements(agent, "b", uid=f"b in {here}"))[0] == []  # a duplicate
+        assert await announcements(agent, "c") == ([], [])
+    assert await announcements(agent_in(db, None), "d") == ([], [])
+    assert (await db.conversation("talk")).folder == "/one"
+    texts = [content_parts.text(each.content) for each in await db.transcript("talk") if each.role == "user"]
+    assert texts == ["z", "a", "b", "c", "b", "c", "d"]
 
 
 @pytest.mark.parametrize("broken", ["conversation", "set_session_folder"])

@@ -12,8 +12,8 @@ from holdfast.chat.chat import LEAVE_WARNING
 from holdfast.runtime import subscriptions
 from holdfast.terminal import event_text
 from tests.support.chat import LEAVE, STOP, ChatDriver, open_chat
+from tests.support.runtimes import add_exchanges
 from tests.support.screen import Screen
-from tests.support.slash_commands import add_exchanges
 
 INTERRUPTED = "Interrupted. The conversation up to here is saved."
 

@@ -14,7 +14,7 @@ from prompt_toolkit.layout.screen import Screen as DrawnScreen
 
 from holdfast.chat import input_line, renderer
 from tests.support.chat import ChatDriver, open_chat
-from tests.support.slash_commands import add_exchanges
+from tests.support.runtimes import add_exchanges
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from importlib import util
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import process_info
-from tests.support import cli_process, polling
+from tests.support import cli_process
 from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.rpc_peers import request
 
@@ -41,15 +39,6 @@ def test_input_is_answered_by_frames_only(tmp_path: Path) -> None:
     assert found[3]["error"]["code"] == -32601
     assert [each["error"]["code"] for each in answers if each["id"] is None] == [-32700, -32600]
     assert "Traceback" not in err
-
-
-def test_signal_ends_the_program(tmp_path: Path) -> None:
-    with cli_process.start(tmp_path, "acp", env=OFFLINE, stdin=subprocess.PIPE) as process:
-        for frame in (HELLO, request(2, "session/list", {})):
-            send(process, frame)
-            process.stdout.readline()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(cli_process.PATIENCE) == 128 + signal.SIGTERM
 
 
 def test_missing_package_is_named(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,25 +78,3 @@ def test_usage_error_is_not_answered_with_frames(holdfast: Holdfast) -> None:
     done = holdfast("acp", "--profile", "unknown")
     assert (done.code, done.out) == (2, "")
     assert "no profile 'unknown'" in done.err
-
-
-def test_editor_that_stops_reading_ends_the_program_and_its_commands(tmp_path: Path) -> None:
-    reads, writes = os.pipe()
-    pid = tmp_path / "pid"
-    with cli_process.start(tmp_path, "acp", env=OFFLINE, stdin=subprocess.PIPE, stdout=writes) as process:
-        os.close(writes)
-        with os.fdopen(reads, "rb") as frames:
-
-            def wait_for(key: str, value: object) -> Any:
-                return next(each for each in map(json.loads, frames) if each.get(key) == value)
-
-            send(process, HELLO, request(2, "session/new", {"cwd": str(tmp_path), "mcpServers": []}))
-            session = wait_for("id", 2)["result"]["sessionId"]
-            prompt = [{"type": "text", "text": "run `echo $$ > pid; exec sleep 600`"}]
-            send(process, request(3, "session/prompt", {"sessionId": session, "prompt": prompt}))
-            question = wait_for("method", "session/request_permission")
-            outcome = {"outcome": {"outcome": "selected", "optionId": "once"}}
-            send(process, {"jsonrpc": "2.0", "id": question["id"], "result": outcome})
-            polling.until(lambda: pid.exists() and pid.read_text().endswith("\n"))
-        assert process.wait(cli_process.PATIENCE) == 0
-        polling.until(lambda: not process_info.exists(int(pid.read_text())))

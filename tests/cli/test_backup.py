@@ -121,13 +121,6 @@ def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, t
 # --- salvage ------------------------------------------------------------------------------------------
 
 
-def test_sound_store_is_saved_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    done = holdfast("salvage", trip, tmp_path / "new.db")
-    assert (done.code, "Nothing was lost." in done.out) == (0, True)
-    with SessionDB(trip) as old, SessionDB(tmp_path / "new.db") as new:
-        assert [each.body for each in new.transcript(TRIP)] == [each.body for each in old.transcript(TRIP)]
-
-
 def test_lost_messages_are_listed_and_the_source_is_unchanged(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     broken = trip.read_bytes().replace(b"message 3", b"MESSAGE 3")
     trip.write_bytes(broken)

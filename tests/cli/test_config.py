@@ -67,11 +67,7 @@ def test_user_file_sets_paths_relative_to_itself(tmp_path: Path) -> None:
         ("databse = 'x'", "unknown setting `databse`"),
         ("[providers.lab]\nwindow = 'x'", "`providers.*.window`: expected `int"),
         ("[profiles.work.limits]\nsteps = 'x'", "`profiles.*.limits.steps`: expected `int"),
-        ("[profiles.work.permissions]\ndeny = ['shell()']", "permissions.deny"),
-        ("[backup]\nkeep = 0", "`backup.keep`"),
         ("[retention]\nmax_size = 'huge'", "is not a size"),
-        ("[compaction]\nsoft = 1.5", "`compaction.soft`"),
-        ("[memory]\nreview = 'sometimes'", "`memory.review`"),
         ("[backup", "is not valid TOML"),
     ],
 )
@@ -84,13 +80,7 @@ def test_invalid_setting_is_refused_with_its_place(tmp_path: Path, text: str, se
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "database = 'theirs.db'",
-        "[backup]\nfolder = '/tmp'",
-        "evil = 1",
-        "[permissions]",
-        "[gateway.allow]\ntelegram = [7]",
-    ],
+    ["database = 'theirs.db'", "[backup]\nfolder = '/tmp'", "[permissions]", "[gateway.allow]\ntelegram = [7]"],
 )
 def test_project_file_may_not_set_more_than_models(tmp_path: Path, text: str) -> None:
     with pytest.raises(errors.SettingInvalid, match="project's file may not set"):
@@ -142,10 +132,8 @@ def test_provider_table_changes_only_what_it_names(tmp_path: Path) -> None:
     ("provider", "needed"),
     [
         (providers.PROVIDERS["openai"], True),
-        (providers.Provider("openai", "openai", "https://api.openai.com/v1/", "OPENAI_API_KEY"), True),
         (providers.Provider("openai", "openai", "http://x/v1", "OPENAI_API_KEY"), False),
         (providers.Provider("openai", "openai", "http://x/v1", "OTHER_KEY"), True),
-        (providers.Provider("lab", "openai", "http://x/v1"), False),
     ],
 )
 def test_known_provider_at_another_address_needs_no_key(provider: providers.Provider, needed: bool) -> None:

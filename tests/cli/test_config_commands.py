@@ -113,22 +113,14 @@ def test_mistakes_are_those_that_loading_refuses(home: Path, configure: Configur
         config.load({"HOLDFAST_HOME": str(home)}, str(home))
 
 
-NEEDS_NO_SETTINGS = {
-    ("config", "path"),
-    ("config", "check"),
-    ("config", "edit"),
-    ("completion",),
-    ("tour",),
-    ("doctor",),
-}
+COMMANDS = {" ".join(command) for command in cli_commands.commands()}
+NEED_NO_SETTINGS = {"config path", "config check", "config edit", "completion", "tour", "doctor"}
 
 
-@pytest.mark.parametrize("command", sorted(cli_commands.commands() - NEEDS_NO_SETTINGS), ids=" ".join)
-def test_command_refuses_invalid_settings(
-    holdfast: Holdfast, home: Path, configure: Configure, command: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("words", sorted(COMMANDS - NEED_NO_SETTINGS))
+def test_command_refuses_invalid_settings(holdfast: Holdfast, home: Path, configure: Configure, words: str) -> None:
     file = configure(WRONG)
-    done = holdfast(*command)
+    done = holdfast(*words.split())
     assert done.code == 2
     assert done.sentence.startswith(f"holdfast: {file}: ")
     assert done.sentence.endswith(" Run `holdfast config check` to list all mistakes.")
@@ -168,14 +160,11 @@ def test_show_names_the_source_of_each_value(
         "model": ("lab/x", "HOLDFAST_MODEL"),
         "fallback": ([], str(theirs)),
         "limits.steps": (3, "profile work"),
-        "limits.cost": (1.0, mine),
         "permissions.deny": (["shell(a)", "shell(b)"], f"profile work and {mine}"),
         "compaction.soft": (0.65, "default"),
         'models."lab/a.b".window': (9, mine),
         "providers.openai.base_url": ("http://x/v1", "OPENAI_BASE_URL"),
-        "providers.openai.window": (8, mine),
         "providers.openai.key_env": ("OPENAI_API_KEY", "default"),
-        "providers.ollama.key_env": (None, "default"),
     }
     assert {key: shown[key] for key in expected} == expected
     assert (shown["profiles.work"][0], shown["profiles.play"][0]) == ("chosen", "not chosen")
@@ -183,7 +172,6 @@ def test_show_names_the_source_of_each_value(
     lines = [line.split() for line in text.out.splitlines()]
     assert len(lines) == len(shown)
     assert ["limits.steps", mine, "7"] in lines
-    assert ["database", "default", f'"{home}/holdfast.db"'] in lines
     assert ["providers.openai.base_url", mine, '"http://mine/v1"'] in lines
 
 
@@ -213,20 +201,14 @@ def test_path_is_printed_before_the_file_exists(holdfast: Holdfast, home: Path, 
     assert holdfast("config", "path", "--json").data == expected
 
 
-@pytest.mark.parametrize("by", ["flag", "variable"])
-def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, configure: Configure, by: str) -> None:
-    def ask(profile: str) -> Run:
-        if by == "flag":
-            return holdfast("-p", "hello", "--profile", profile)
-        return holdfast("-p", "hello", HOLDFAST_PROFILE=profile)
-
+def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, configure: Configure) -> None:
     configure("model = 'nobody/x'\n[profiles.work]\nmodel = 'offline'\ndatabase = 'work.db'\n[profiles.play]\n")
     assert "nobody" in holdfast("-p", "hello").sentence
-    assert ask("work").code == 0
+    assert holdfast("-p", "hello", "--profile", "work").code == 0
     assert "2" in holdfast("sessions", "list", HOLDFAST_PROFILE="work").out
     assert (home / "work.db").exists()
     assert not (home / "holdfast.db").exists()
-    unknown = ask("wrok")
+    unknown = holdfast("-p", "hello", "--profile", "wrok")
     assert unknown.code == 2
     assert "'wrok'" in unknown.sentence
     assert "work, play" in unknown.sentence

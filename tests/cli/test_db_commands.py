@@ -91,15 +91,9 @@ def test_status_and_doctor_name_settings_that_break_promises(holdfast: Holdfast,
     assert {promise["name"] for promise in status["promises"] if not promise["holds"]} == {"P1", "P8"}
     checked = holdfast("doctor", "--db", address, "--json")
     assert (checked.code, checked.data["ok"], checked.data["report"]["ok"]) == (1, False, True)
-    findings = checked.data["findings"]
-    problems = [each for each in findings if each["level"] == "problem"]
-    breaches = {breach["remedy"] for promise in status["promises"] for breach in promise["breaches"]}
+    problems = [each for each in checked.data["findings"] if each["level"] == "problem"]
     assert {each["kind"] for each in problems} == {"promise"}
-    assert {each["next"] for each in problems} == breaches
     assert "P1 and P8 would be broken when the power fails" in problems[0]["what"]
-    assert [f"{each['what']} {each['next']}" for each in findings if each["level"] == "note"] == status["notes"]
-    assert checked.data["store"]["settings"] == status["settings"]
-    assert "P1 and P8 would be broken" in holdfast("doctor", "--db", address).words
     shown = holdfast("db", "status", HOLDFAST_DB=address).out
     assert all(text in shown for text in ("P1 breaks", "fsync = off", "P2 holds"))
 

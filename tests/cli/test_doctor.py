@@ -14,7 +14,6 @@ import pytest
 
 import holdfast as package
 from holdfast import SessionDB
-from holdfast.cli import doctor_checks
 from holdfast.store import store_meta
 from holdfast.store.backup import atomic_file
 from tests.cli.conftest import TRIP
@@ -146,25 +145,6 @@ def test_advised_restore_leads_to_a_sound_store(
     assert opens or before in [path.read_bytes() for path in trip.parent.glob("trip.db.damaged-*")]
 
 
-def test_damaged_attachment_is_restored_as_advised(
-    doctor: Doctor, holdfast: Holdfast, trip: Path, tmp_path: Path
-) -> None:
-    with SessionDB(trip) as db:
-        blob = db.blobs.put(b"picture", "image/png")
-        db.append_message(TRIP, role="user", content=[{"type": "image", "blob": blob.digest}])
-        db.admin.export_to(tmp_path / "all.jsonl")
-    place = Path(blob.digest[:2]) / blob.digest[2:]
-    (tmp_path / "trip.db.blobs" / place).write_bytes(b"another")
-    sick = doctor()
-    advice = only_finding(sick, 1, "problem", "damage")["next"]
-    assert f"{trip}.blobs" in advice
-    assert "salvage" not in advice
-    assert "upkeep" in [repair["name"] for repair in sick.data["repairs"]], "the database itself is sound"
-    line = advice.split("`holdfast ")[1].split("`")[0]
-    holdfast(*shlex.split(line.replace("EXPORT", "all.jsonl")))
-    assert doctor().data["ok"]
-
-
 def test_mode_that_others_can_read_is_reported_once(doctor: Doctor, trip: Path) -> None:
     trip.chmod(0o644)
     assert "0644" in only_finding(doctor(), 0, "note", "mode")["what"]
@@ -249,17 +229,6 @@ def test_processes_that_use_the_store_are_named(trip: Path, tmp_path: Path, hold
         for suffix in ("-wal", "-shm"):
             os.unlink(f"{trip}{suffix}")
         assert processes() == [(os.getpid(), True)]
-
-
-def test_closed_descriptor_does_not_hide_a_process(trip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("self/fd", "123/fd"):
-        (tmp_path / "proc" / folder).mkdir(parents=True)
-    for name in ("0", "2"):
-        (tmp_path / "proc/123/fd" / name).touch()  # A descriptor that was closed meanwhile is not a link.
-    (tmp_path / "proc/123/fd/1").symlink_to(trip)
-    (tmp_path / "proc/123/cmdline").write_bytes(b"some\0program\0")
-    monkeypatch.setattr(doctor_checks, "PROC", str(tmp_path / "proc"))
-    assert doctor_checks.find_store_users(str(trip)) == [doctor_checks.StoreUser(123, "some program", False)]
 
 
 def test_fix_removes_drafts_of_dead_processes(doctor: Doctor, trip: Path, tmp_path: Path) -> None:

@@ -70,18 +70,6 @@ def test_answer_of_a_command_is_the_same_in_every_format(holdfast: Holdfast, tal
     assert answer["text"] == result["result"]["final_response"] == document.data["final_response"]
 
 
-@pytest.mark.parametrize("form", ["text", "json", "stream-json"])
-def test_retry_sends_the_message_again(holdfast: Holdfast, tmp_path: Path, form: str) -> None:
-    assert holdfast("-p", "My train leaves at 9:40.").code == 0
-    done = holdfast("-c", "-p", "/retry", "--output-format", form)
-    assert done.code == 0
-    assert "Noted: this is kept as message" in done.out
-    assert count_messages(tmp_path / "data" / "holdfast.db") == 4
-    if form == "stream-json":
-        kinds = [json.loads(line)["type"] for line in done.out.splitlines()]
-        assert (kinds[0], kinds.count("turn.complete")) == ("say", 1)
-
-
 @pytest.mark.parametrize("words", ["//compact it", "/etc/hosts is wrong", "/usr/bin/env"])
 def test_escaped_slash_and_paths_are_messages(holdfast: Holdfast, tmp_path: Path, words: str) -> None:
     assert holdfast("-p", words).code == 0

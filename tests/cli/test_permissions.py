@@ -72,23 +72,6 @@ def test_yes_runs_the_command_and_no_is_sent_with_its_reason(tmp_path: Path, ter
     ]
 
 
-def test_always_is_stored_for_the_next_chat(tmp_path: Path) -> None:
-    for number in (1, 2):
-        with (
-            serve(run_command("ls -a"), reply("Done.")) as provider,
-            open_terminal(tmp_path, env=provider.env, columns=200) as screen,
-        ):
-            screen.enter("go")
-            if number == 1:
-                screen.wait_for("c or a also allows from now on: shell(=ls -a) in")
-                screen.wait_for(QUESTION)
-                screen.type(f"a{ENTER}")
-            screen.wait_for("Done.")
-            assert screen.leave() == 0
-    grant = f"grant 1: shell(=ls -a) in {tmp_path}"
-    assert [by for _, _, by in read_audit(tmp_path)] == ["at the terminal: always", grant]
-
-
 def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None:
     command = "\n".join(["rm -rf build/*", *(f"echo {number}" for number in range(30)), "echo the-end"])
     with (

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, config, errors, types
-from holdfast.cli import console, sessions_edit
+from holdfast import SessionDB, types
 from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
 from tests.cli.conftest import BRANCH, TRIP
@@ -94,19 +93,6 @@ def test_delete_removes_nothing_if_one_name_is_refused(
     assert done.code == 1
     assert sentence in done.sentence
     assert conversation_ids(trip) == ALL
-
-
-def test_delete_reports_conversations_that_got_a_branch_meanwhile(
-    trip: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = console.Console(config.Settings(home=str(trip.parent), database=str(trip), colour=False, columns=None))
-    with SessionDB(trip) as db:
-        assert sessions_edit._delete(out, db, ["other", TRIP]) == ["other"]
-        with pytest.raises(errors.HasBranches):
-            sessions_edit._delete(out, db, [TRIP])
-    assert f"Not deleted: {TRIP}. " in capsys.readouterr().err
-    with pytest.raises(errors.StoreCorrupt):  # branches that form a cycle
-        sessions_edit._branches_first({"one": {"other"}, "other": {"one"}})
 
 
 def test_removal_names_the_copies_of_earlier_restores(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
@@ -235,15 +221,3 @@ def test_prune_removes_nothing_within_the_limits_or_on_wrong_use(
     done = holdfast("sessions", "prune", *arguments, "--yes", "--db", trip)
     assert (done.code, done.out) == (code, "")
     assert conversation_ids(trip) == ALL
-
-
-def test_prune_keeps_a_conversation_with_a_damaged_attachment(holdfast: Holdfast, tmp_path: Path) -> None:
-    with SessionDB(tmp_path / "album.db") as db:
-        blob = db.blobs.put(b"picture")
-        db.create_session("album", source="test")
-        db.append_message("album", role="user", content=[{"type": "image", "blob": blob.digest}])
-        Path(db.blobs.files.path(blob.digest)).write_bytes(b"p?cture")
-    done = holdfast("sessions", "prune", "--max-size", "0kb", "--yes", "--db", tmp_path / "album.db")
-    assert "Deleted 0 conversations" in done.out
-    assert "album was kept: it changed or is needed now, or one of its attachments is damaged." in done.err
-    assert f"The attachment {blob.digest} is missing or damaged, and is not in the archive." in done.err

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,10 +91,6 @@ def test_lines_fit_a_terminal(trip: Path, tmp_path: Path) -> None:
     assert listed[0].startswith("conversation")
     assert listed[1].endswith("…")
     assert max(map(len, listed)) <= 70
-    tree = pty_terminal.run(tmp_path, "sessions", "tree", "--db", trip, columns=50, env=plain).out
-    assert max(map(len, tree.splitlines())) <= 50
-    assert "…" in tree
-    assert "\x1b" not in tree
     assert "\x1b[" in pty_terminal.run(tmp_path, "sessions", "tree", "--db", trip, columns=80).out
 
 
@@ -136,17 +130,6 @@ def test_tree_as_json(holdfast: Holdfast, trip: Path) -> None:
     assert root["sessions"][0]["compaction"] is None
     assert root["sessions"][1]["compaction"]["cut_seq"] == 4
     assert (branch["id"], branch["forked_from"], branch["forked_at"]) == (BRANCH, TRIP, 5)
-
-
-def test_child_of_a_deleted_conversation_is_drawn(holdfast: Holdfast, tmp_path: Path) -> None:
-    path = tmp_path / "child.db"
-    with SessionDB(path) as db:
-        db.create_session("parent", source="test")
-        db.append_message("parent", role="user", content="hi")
-        db.create_session("child", source="test", parent_session_id="parent")
-        db.delete_conversation("parent")
-    out = holdfast("sessions", "tree", "child", "--db", path).out
-    assert out.splitlines()[0] == "branch  child  0 messages  shares no messages of parent"
 
 
 def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -190,12 +173,9 @@ def test_json_has_hits_with_neighbours(holdfast: Holdfast, trip: Path) -> None:
     ("options", "seqs"),
     [
         (["--role", "tool"], [8]),
-        (["--role", "user"], []),
         (["--tool", "ls"], [8]),
         (["--in", "Trip to Lisbon"], [8]),
         (["--after", "2026-05-28 20:33"], [8]),
-        (["--after", "2026-05-28T20:34:00"], []),
-        (["--before", "2026-05-28"], []),
         (["--before", "2026-05-29", "--after", "2026-05-28"], [8]),
     ],
 )
@@ -211,29 +191,3 @@ def test_invalid_filter_is_one_sentence(holdfast: Holdfast, trip: Path, words: s
     done = holdfast("sessions", "search", *words.split(), "--db", trip)
     assert done.code == code
     assert "%" not in done.sentence
-
-
-LOCK = """
-import apsw, sys
-connection = apsw.Connection(sys.argv[1])
-connection.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_locked_index_is_searched_with_a_warning(holdfast: Holdfast, trip: Path) -> None:
-    with SessionDB(trip) as db:
-        db.admin.update_search_index()
-        db.append_message("other", role="user", content="message of the last minute")
-    command = [sys.executable, "-c", LOCK, f"{trip}.search"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
-        assert locker.stdout is not None
-        assert locker.stdout.readline() == "locked\n"
-        done = holdfast("sessions", "search", '"message 3"', "--json", "--db", trip)
-        late = holdfast("sessions", "search", "minute", "--db", trip)
-        locker.communicate("")
-    assert (done.code, [hit["seq"] for hit in done.data["hits"]]) == (0, [3])
-    assert "newest messages may be missing" in done.err
-    assert (late.code, late.out) == (1, "")
-    assert holdfast("sessions", "search", "minute", "--db", trip).code == 0

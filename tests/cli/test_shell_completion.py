@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from holdfast import SessionDB
 from holdfast.cli import program, shell_completion
 from tests.cli.conftest import BRANCH, TRIP
-from tests.support import cli_process
 from tests.support.cli_process import Configure, Holdfast
 
 
@@ -25,19 +23,6 @@ def test_script_is_accepted_by_its_shell(holdfast: Holdfast, shell: str) -> None
     if shutil.which(shell):
         read = subprocess.run([shell, "-n"], input=done.out, capture_output=True, encoding="utf-8", check=False)
         assert (read.returncode, read.stderr) == (0, "")
-
-
-def test_bash_completes_with_the_script(tmp_path: Path) -> None:
-    (tmp_path / "holdfast").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m holdfast "$@"\n')
-    (tmp_path / "holdfast").chmod(0o755)
-    script = f"""
-        export PATH="{tmp_path}:$PATH"
-        eval "$(holdfast completion bash)"
-        COMP_WORDS=(holdfast sessions sh) COMP_CWORD=2
-        _holdfast_completion holdfast
-        printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    assert cli_process.run(tmp_path, command=["bash", "-c", script]) == (0, "show\n", "")
 
 
 Complete = Callable[..., list[str]]

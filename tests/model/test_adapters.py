@@ -87,7 +87,6 @@ async def ask(
         (ANTHROPIC, "", "/v1/messages"),
         (ANTHROPIC, "/v1/", "/v1/messages"),
         (OPENAI, "/v1/", "/v1/chat/completions"),
-        (OPENAI, "", "/chat/completions"),
         (OPENAI, "/v1/chat/completions", "/v1/chat/completions"),
         (OPENAI, "/openai?api-version=1", "/openai/chat/completions?api-version=1"),
     ],
@@ -153,10 +152,7 @@ async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> Non
     ("status", "kind", "words", "expected"),
     [
         (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", errors.ContextOverflow),
-        (400, "invalid_request_error", "messages: at least one message is required", errors.RequestRefused),
         (401, "authentication_error", "invalid x-api-key", errors.KeyRefused),
-        (429, "rate_limit_error", "This request would exceed your limit", errors.ModelBusy),
-        (500, "api_error", "Internal server error", errors.ModelServerError),
     ],
 )
 async def test_refusal_shows_no_key(
@@ -195,8 +191,6 @@ async def test_refused_fields_are_left_out_from_then_on() -> None:
         ("https://x.openai.azure.com/openai/v1", "x.openai.azure.com/m", "max_completion_tokens", 40),
         ("https://api.mistral.ai/v1", "mistral/m", "max_tokens", 9),
         ("http://localhost:11434/v1", "ollama/m", "max_tokens", 40),
-        ("http://127.0.0.1:9999/v1", "127.0.0.1/m", "max_tokens", 40),
-        ("https://models.example.org:8080/v1", "models.example.org/m", "max_tokens", 40),
         ("", "unknown/m", "max_tokens", 40),
     ],
 )
@@ -205,10 +199,3 @@ def test_name_and_dialect_depend_on_the_address(base_url: str, name: str, field:
     assert openai.OpenAIModel("m", base_url=base_url, window=1, name="mine/m").name == "mine/m"
     dialect = openai.choose_dialect(base_url, "p")
     assert (dialect.max_tokens, dialect.id_length, dialect.provider) == (field, length, "p")
-
-
-def test_advice_names_the_variable_the_server_or_the_model() -> None:
-    local = openai.build_advice("a/b", "b", "http://localhost:11434/v1")
-    assert openai.build_advice("a/b", "b", "https://api.openai.com/v1").key == "Set OPENAI_API_KEY to a valid key."
-    assert "ollama serve" in local.reach
-    assert "ollama pull b" in local.missing

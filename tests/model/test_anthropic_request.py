@@ -13,8 +13,16 @@ from hypothesis import strategies
 from holdfast import content_parts, types
 from holdfast.model import base, request_common
 from holdfast.model.anthropic import request as anthropic_request
-from tests.support.provider_calls import TOOL, call, call_message, message, reasoning, result_message
-from tests.support.provider_contexts import anthropic_body, any_message
+from tests.support.provider_calls import (
+    TOOL,
+    anthropic_body,
+    any_message,
+    call,
+    call_message,
+    message,
+    reasoning,
+    result_message,
+)
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 HI = message("user", "hi")
@@ -52,16 +60,6 @@ def tool_result(id: str, *texts: str) -> dict[str, Any]:
 
 OPENING = user(request_common.OPENING)
 TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
-    "two of the assistant": (
-        [HI, message("assistant", "b"), message("assistant", "c"), HI],
-        [user("hi"), assistant("b", "c"), user("hi")],
-    ),
-    "nothing": ([], [OPENING]),
-    "assistant first": ([message("assistant", "Hello"), HI], [OPENING, assistant("Hello"), user("hi")]),
-    "assistant last": (
-        [HI, message("assistant", "I was cut ")],
-        [user("hi"), assistant("I was cut "), user(request_common.GO_ON)],
-    ),
     "empty reply": ([HI, message("assistant", ""), message("user", "hello?")], [user("hi", "hello?")]),
     "system in between": (
         [HI, message("system", "Be brief."), message("user", "so?")],

@@ -49,7 +49,6 @@ def parse(*events: str) -> base.Reply:
     ("reason", "finish"),
     [
         ("pause_turn", "stop"),
-        ("stop_sequence", "stop"),
         ("model_context_window_exceeded", "length"),
         ("unknown_reason", "stop"),
     ],
@@ -88,7 +87,6 @@ def test_nothing_is_emitted_before_the_first_text_so_that_the_call_can_be_retrie
     [
         "",
         event("unknown", index=7, delta={"type": "x"}),
-        piece("citations_delta", citation={}),
         piece("input_json_delta", 5, partial_json="{}"),
         block("server_tool_use", 5, id="x", name="web_search", input={}),
         block("text", text=None),
@@ -102,7 +100,6 @@ def test_events_without_content_are_ignored(data: str) -> None:
     ("kind", "before", "after"),
     [
         ("rate_limit_error", errors.ModelBusy, errors.ModelCut),
-        ("timeout_error", errors.ModelBusy, errors.ModelCut),
         ("permission_error", errors.KeyRefused, errors.KeyRefused),
     ],
 )

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import socket
 import ssl
-import subprocess
-import sys
-import threading
 from contextlib import aclosing
 from pathlib import Path
 
@@ -19,7 +14,7 @@ import trustme
 
 from holdfast import errors
 from holdfast.model import http, provider_errors
-from tests.support import replay_server
+from tests.support import provider_process, replay_server
 from tests.support.replay_server import Answer, Server
 
 ADVICE = provider_errors.Advice(model="some/model", key="Set SOME_KEY.", reach="Start it with `serve`.")
@@ -112,14 +107,6 @@ async def test_unreachable_server_is_reported_with_address_reason_and_advice() -
         await read("http://nowhere.invalid/v1")
 
 
-def test_first_of_several_addresses_gives_the_reason() -> None:
-    several = OSError("All connection attempts failed")
-    several.__cause__ = ExceptionGroup("all", [ConnectionRefusedError(111, "Connect call failed"), OSError(113, "no")])
-    failed = httpx2.ConnectError("All connection attempts failed")
-    failed.__cause__ = several
-    assert http._find_reason(failed) == os.strerror(111).lower()
-
-
 @pytest.mark.parametrize("url", ["", "nonsense", "ftp://127.0.0.1/", "http://", "http://[::1/", "http://a:b:c/"])
 async def test_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(errors.ModelError) as caught:
@@ -153,13 +140,6 @@ async def test_unreadable_certificate_file_is_reported(tmp_path: Path, monkeypat
         await read("https://model.invalid/")
 
 
-async def test_server_without_tls_at_a_secure_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "CONNECT_TIMEOUT", 0.2)  # the server never answers the handshake
-    async with Server(Answer([STREAM])) as server:
-        with pytest.raises(errors.ModelUnreachable):
-            await read(server.url.replace("http:", "https:"))
-
-
 async def test_refusal_has_its_status_reason_and_delay() -> None:
     error = await read_failure(replay_server.refusal(429, {"error": {"message": f"Slow, {KEY}"}}, retry_after="3"))
     assert isinstance(error, errors.ModelBusy)
@@ -184,27 +164,6 @@ async def test_answer_that_is_no_stream_is_an_error(answer: Answer, kind: type[e
     assert words in str(error)
 
 
-@pytest.mark.parametrize("how", ["close", "cancel"])
-async def test_stopping_the_reader_ends_the_call_at_the_provider(how: str) -> None:
-    async with Server(Answer([replay_server.events("one")], hang=True)) as server:
-        client, begun = http.HttpClient(ADVICE, HEADERS), asyncio.Event()
-
-        async def consume() -> None:
-            async with aclosing(client.post_stream(server.url, b"{}")) as events:
-                async for _ in events:
-                    begun.set()
-                    if how == "close":
-                        return
-
-        task = asyncio.create_task(consume())
-        await begun.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        async with asyncio.timeout(60):
-            await server.left.wait()
-        await client.close()
-
-
 async def test_one_client_makes_concurrent_calls_and_reopens_after_close() -> None:
     client = http.HttpClient(ADVICE, HEADERS)
 
@@ -221,27 +180,14 @@ async def test_one_client_makes_concurrent_calls_and_reopens_after_close() -> No
 # The connection of a closed event loop warns when it is collected: here, not in a later test.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_client_works_in_another_event_loop() -> None:
-    clients, kept, data = [http.HttpClient(ADVICE, HEADERS)], list[socket.socket](), replay_server.events("one")
-    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(data)
+    clients = [http.HttpClient(ADVICE, HEADERS)]
 
-    def serve() -> None:
-        for _ in range(2):  # the connection of the first loop stays open
-            connection, _ = listening.accept()
-            kept.append(connection)
-            connection.recv(65536)
-            connection.sendall(head + data)
-
-    async def call() -> list[str]:
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    async def call(url: str) -> list[str]:
         return [event.data async for event in clients[0].post_stream(url, b"{}")]
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        assert [asyncio.run(call()), asyncio.run(call())] == [["one"], ["one"]]
-        thread.join()
-    for connection in kept:
-        connection.close()
+    # The server keeps the connection of the first loop open.
+    with provider_process.serve(Answer([replay_server.events("one")])) as provider:
+        assert [asyncio.run(call(provider.url)), asyncio.run(call(provider.url))] == [["one"], ["one"]]
     clients.clear()
     gc.collect()
 
@@ -262,12 +208,3 @@ async def test_invalid_proxy_is_a_model_error(proxy: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("http_proxy", proxy)
     with pytest.raises(errors.ModelUnreachable, match="proxy"):
         await read("http://model.invalid/v1")
-
-
-def test_http_library_is_loaded_by_provider_models_only() -> None:
-    code = (
-        "import sys; from holdfast.model import base, local_servers, provider_errors, reply_builder, offline;"
-        "from holdfast.model.openai import request, stream; assert 'httpx2' not in sys.modules;"
-        "from holdfast.model.openai import adapter; assert 'httpx2' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -46,13 +46,6 @@ LM_STUDIO_WINDOWS = {"object": "list", "data": [{"id": "a", "max_context_length"
         ("lmstudio", [LM_STUDIO, LM_STUDIO_WINDOWS], "lmstudio", ("a",), 7),
         ("vllm", [model_list({"id": "a/b", "owned_by": "vllm", "max_model_len": 32768})], "vllm", ("a/b",), 32768),
         ("vllm", [LLAMA_CPP, {}], "llama.cpp", ("a.gguf",), None),
-        (
-            "vllm",
-            [model_list({"id": "a", "max_model_len": 1}, {"id": "b", "max_model_len": 2})],
-            "vllm",
-            ("a", "b"),
-            None,
-        ),
         ("vllm", [model_list({"id": "a", "owned_by": "me"})], "vllm", ("a",), None),
     ],
 )
@@ -79,11 +72,8 @@ async def test_server_that_does_not_report_its_window_is_found_without() -> None
         respond(401, model_list({"id": "a"})),
         respond(200, {"object": "list", "data": [{"id": "cus_1", "object": "customer"}]}),
         respond(200, {"data": [{"id": "a"}]}),
-        respond(200, {"object": "list", "data": ["a"]}),
         respond(200, {"object": "list", "data": [{"object": "model"}]}),
-        respond(200, [1, 2, 3]),
         respond(200, b"{oops"),
-        Answer([]),
         Answer([b'{"object":"list"'], cut=True),
     ],
 )
@@ -117,9 +107,7 @@ BODY = json.dumps(model_list({"id": "a"})).encode()
         (b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n" + BODY, False),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\n" + BODY, False),
         (b"SSH-2.0-OpenSSH_9.2\r\n", False),
-        (b"220 mail ESMTP\r\n\r\n", False),
         (b"\x00\x01\x02\xff", False),
-        (b"HTTP/1.1\r\n\r\n", False),
     ],
 )
 async def test_response_ends_with_its_length_or_its_connection(answer: bytes, found: bool) -> None:

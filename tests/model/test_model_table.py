@@ -14,19 +14,14 @@ OPENAI, ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com"
     ("name", "window", "output"),
     [
         ("openai/gpt-4o-mini", 128_000, 16_384),
-        ("gpt-4-0613", 8_192, None),
         ("gpt-4-1106", 8_192, None),  # the number of a snapshot is no version
         ("gpt-4-1106-preview", 128_000, 4_096),
         ("gpt-35-turbo", 16_385, 4_096),
-        ("gpt-5-chat-latest", 128_000, 16_384),
         ("eu.anthropic.claude-3-5-sonnet-20240620-v1:0", 200_000, 8_192),
-        ("claude-3-5-sonnet@20240620", 200_000, 8_192),
         ("openrouter/anthropic/claude-sonnet-4.5", 200_000, 64_000),
         ("models/gemini-1.5-flash", 1_048_576, 8_192),
         ("llama3:8b", 8_192, None),
         ("meta-llama/Llama-3.3-70B-Instruct", 131_072, None),
-        ("Meta-Llama-3-8B-Instruct", 8_192, None),
-        ("mistral-nemo:latest", 131_072, None),
         ("deepseek-r1-distill-qwen-7b", 32_768, None),
     ],
 )

@@ -128,25 +128,6 @@ async def test_same_stream_is_the_same_reply(name: str, size: int) -> None:
     assert ours.text
 
 
-BROKEN: dict[str, tuple[bytes, bool]] = {
-    "error later": (events(*TALK, {"error": {"message": "Overloaded", "type": "server_error"}}), False),
-    "error at once": (events({"error": {"message": "no", "code": 500}}), False),
-    "error event": (events(*TALK) + b'event: error\ndata: {"error": {"message": "no"}}\n\n', False),
-    "cut between events": (events(*TALK), True),
-    "cut within a character": (events(*TALK) + events(chunk(content="ü")).partition(b"\xbc")[0], True),
-    "cut within a call": (events(*CALLED[:4]), True),
-    "invalid JSON": (events(*TALK, "{oops"), False),
-}
-
-
-@pytest.mark.parametrize(("data", "cut"), BROKEN.values(), ids=BROKEN)
-async def test_same_broken_stream_keeps_the_same_text(data: bytes, cut: bool) -> None:
-    async with clients(Answer([data], cut=cut)) as (_, model, client):
-        ours, theirs = await read(model), await read_by_sdk(client)
-    assert (ours.failed, theirs.failed) == (True, True)
-    assert (ours.text, ours.finish, ours.calls) == (theirs.text, theirs.finish, ())
-
-
 async def test_same_call_is_the_same_request() -> None:
     async with clients(Answer([STREAMS["text"]])) as (server, model, client):
         await collect(model)

@@ -14,8 +14,16 @@ from hypothesis import strategies
 from holdfast import content_parts, types
 from holdfast.model import base, request_common
 from holdfast.model.openai import request as openai_request
-from tests.support.provider_calls import TOOL, call, call_message, message, reasoning, result_message
-from tests.support.provider_contexts import IMAGE, any_message
+from tests.support.provider_calls import (
+    IMAGE,
+    TOOL,
+    any_message,
+    call,
+    call_message,
+    message,
+    reasoning,
+    result_message,
+)
 
 DIALECT = openai_request.Dialect(provider="some")
 OTHER = openai_request.Dialect(provider="other")
@@ -84,14 +92,6 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
         [user(request_common.OPENING), assistant("a"), user(request_common.GO_ON)],
     ),
     "system in between": ([HI, message("system", "mind")], [user("hi\n\n<system>\nmind\n</system>")]),
-    "results late and out of order": (
-        [*TWO_CALLS, result_message("2", "b"), message("user", "well?"), result_message("1", "a")],
-        [*TWO_SENT, tool("1", "a"), tool("2", "b"), user("well?")],
-    ),
-    "missing result": (
-        [*TWO_CALLS, result_message("2", "")],
-        [*TWO_SENT, tool("1", request_common.NO_RESULT), tool("2", "")],
-    ),
     "id used again": (
         [HI, call_message(call("1")), call_message(call("1")), result_message("1", "b")],
         [
@@ -102,7 +102,6 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
             tool("1", "b"),
         ],
     ),
-    "result without a call": ([result_message("gone", "r"), HI], [user("r\n\nhi")]),
     "image of a tool": (
         [*TWO_CALLS, result_message("1", [{"type": "text", "text": "a"}, IMAGE]), result_message("2", "b")],
         [*TWO_SENT, tool("1", "a"), tool("2", "b"), user([{"type": "text", "text": openai_request.IMAGES}, SEEN])],
@@ -123,9 +122,6 @@ def test_roles_alternate_and_results_are_paired(messages: list[types.Message], e
         ({"path": "ü"}, '{"path":"ü"}'),
         ("  ", "{}"),
         ('{"path": "a', '{"invalid_json":"{\\"path\\": \\"a"}'),
-        ("null", '{"invalid_json":"null"}'),
-        ('{"a": NaN}', '{"invalid_json":"{\\"a\\": NaN}"}'),
-        ("{} {}", '{"invalid_json":"{} {}"}'),
     ],
 )
 def test_arguments_are_always_an_object(given: Any, sent: str) -> None:

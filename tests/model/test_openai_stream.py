@@ -84,9 +84,7 @@ CALLS: dict[str, tuple[Pieces, list[tuple[str, str, str]]]] = {
     "same id twice": ([[(0, *F)], [(1, "1", "g", "{}")]], [F, ("new_1", "g", "{}")]),
     "object as arguments": ([[(0, "1", "f", {"a": [1, "ü"]})]], [("1", "f", '{"a":[1,"ü"]}')]),
     "no arguments": ([[(0, "1", "f")]], [("1", "f", "")]),
-    "no name": ([[(0, "1", "", "{}")]], [("1", "", "{}")]),
     "empty piece": ([[(0, *F)], [(0,)]], [F]),
-    "any index": ([[(5, *F), (7, *G)]], [F, G]),
 }
 
 
@@ -113,8 +111,6 @@ FINISHES: dict[str, tuple[list[Any], base.Finish]] = {
     "stop after a call": ([calls((0, *F)), chunk("stop")], "calls"),
     "calls without a call": ([chunk("tool_calls", content="a")], "stop"),
     "length within a call": ([calls((0, "1", "f", "{")), chunk("length")], "length"),
-    "no content": ([chunk("stop"), DONE], "stop"),
-    "empty chunk afterwards": ([chunk("stop", content="a"), chunk(content=""), DONE], "stop"),
 }
 
 
@@ -183,12 +179,6 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
     assert (found.calls[2].id, found.calls[2].name) == ("i\ufffd", "n\ufffd")
     assert json.loads(str(found.calls[2].arguments)) == repaired
     assert found.calls[2].extra == {"some": {"extra_content": repaired}}
-
-
-@pytest.mark.parametrize("data", [r'{"choices": "\ud83d"}', r'{"x": "\ud83d"', r'{"choices": NaN, "x": "\ud83d"}'])
-def test_event_with_a_surrogate_must_be_valid_otherwise(data: str) -> None:
-    with pytest.raises(errors.ModelServerError):
-        create_parser().feed("message", data)
 
 
 @pytest.mark.parametrize("fields", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
@@ -261,9 +251,7 @@ BROKEN: dict[str, tuple[list[Any], type[errors.ModelError]]] = {
     "end mark only": ([DONE], errors.ModelServerError),
     "cut": ([A], errors.ModelCut),
     "cut within a call": ([calls((0, "1", "f", "{"))], errors.ModelCut),
-    "invalid JSON": (["{not json"], errors.ModelServerError),
     "invalid JSON later": ([A, '{"choices":[{"delta":'], errors.ModelCut),
-    "other types": ([{"choices": {"delta": 5}}], errors.ModelServerError),
     "deep JSON": (['{"error":' + "[" * 100_000], errors.ModelServerError),
     "failure as a reason": ([A, chunk("error")], errors.ModelCut),
     "error": ([{"error": {"message": "Overloaded", "type": "server_error"}}], errors.ModelBusy),
@@ -280,12 +268,6 @@ def test_broken_stream_is_the_right_error(events: Sequence[Any], kind: type[erro
         parse(*events)
     assert type(caught.value) is kind
     assert caught.value.model == "some/model"
-
-
-@pytest.mark.parametrize("data", ['{"message":"Overloaded"}', "Overloaded", '{"error":{"message":"Overloaded"}}'])
-def test_error_event_is_an_error(data: str) -> None:
-    with pytest.raises(errors.ModelBusy, match="Overloaded"):
-        create_parser().feed("error", data)
 
 
 KEYS = ["content", "tool_calls", "index", "function", "name", "arguments", "id", "error", "usage", "reasoning_details"]

@@ -1,12 +1,9 @@
-"""Replies built from deltas, and the replies of a scripted model."""
+"""Replies built from deltas."""
 
 from __future__ import annotations
 
-import pytest
-
-from holdfast import content_parts, errors, types
-from holdfast.model import ScriptedModel, base, reply_builder
-from tests.support.provider_calls import collect
+from holdfast import content_parts, types
+from holdfast.model import base, reply_builder
 
 
 def build(*deltas: base.Delta) -> base.Reply:
@@ -51,15 +48,3 @@ def test_interleaved_calls_are_assembled_and_unfinished_ones_dropped() -> None:
     assert reply.usage == types.Usage(7, 3)
     unfinished = build(base.ContentDelta("Half"), *pieces)
     assert (unfinished.finish, unfinished.text, unfinished.calls) == ("cut", "Half", ())
-
-
-async def test_script_plays_replies_errors_and_functions() -> None:
-    call = base.Reply(calls=(types.ToolCall("a", "one", {"x": 1}),))
-    model = ScriptedModel(["text", call, lambda request: f"{len(request.messages)}", errors.ModelBusy()])
-    text, called, counted = [(await collect(model))[0] for _ in range(3)]
-    assert (text.text, called.text, counted.text) == ("text", "", "1")
-    assert (called.finish, called.calls[0].arguments) == ("calls", '{"x":1}')
-    assert isinstance((await collect(model))[2], errors.ModelBusy)
-    with pytest.raises(errors.RequestRefused, match="no reply to call 5"):
-        raise (await collect(model))[2] or AssertionError
-    assert len(model.requests) == 5

@@ -33,12 +33,11 @@ async def test_temporary_errors_are_retried_with_growing_delays_and_each_reason_
     [
         ([errors.ModelBusy(retry_after=3600.0)], []),
         ([errors.KeyRefused()], []),
-        ([errors.RequestRefused()], []),
         ([errors.ContextOverflow()], []),
         ([[base.ContentDelta("Half"), errors.ModelCut()]], []),
         ([errors.ModelBusy(retry_after=7.5)] * 4, [7.5] * 3),
     ],
-    ids=["delay too long", "key", "request", "overflow", "cut", "too many attempts"],
+    ids=["delay too long", "key", "overflow", "cut", "too many attempts"],
 )
 async def test_error_is_final(script: list[object], waits: list[float]) -> None:
     model, inner, waited = retrying(*script, "Here.")

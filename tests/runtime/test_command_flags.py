@@ -10,7 +10,7 @@ from holdfast import AsyncSessionDB, errors, events
 from holdfast.agent import commands
 from holdfast.agent.commands import registry
 from holdfast.runtime import runtime
-from tests.support import slash_commands
+from tests.support import runtimes
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_commands_that_affect_others_need_an_admin(line: str, needs: bool) -> No
 
 
 async def test_admin_command_is_refused_to_other_users(db: AsyncSessionDB) -> None:
-    async with slash_commands.open_runtime(db) as run:
+    async with runtimes.open_runtime(db) as run:
         with run.subscribe("talk") as stream:
             await run.send("talk", events.Command("/approve always"), is_admin=False)
             stream.put(None)
@@ -48,7 +48,7 @@ async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
         changed = type(found)(**fields | {"run": command, "needs": False})
         monkeypatch.setitem(registry.COMMANDS, name, changed)
 
-    async with slash_commands.open_runtime(db) as run:
+    async with runtimes.open_runtime(db) as run:
         first = asyncio.create_task(run.send("talk", events.Command("/compact")))
         await begun.wait()
         behind = asyncio.create_task(run.send("talk", events.Command("/usage")))
@@ -60,12 +60,12 @@ async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
 
 
 async def test_held_messages_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
-    async with slash_commands.open_runtime(db) as run:
+    async with runtimes.open_runtime(db) as run:
         run.held.extend([events.Submit("same"), events.Submit("same")])
         _, second = run.waiting("talk")
         assert run.drop("talk", second)
         assert not run.drop("talk", second)
-        assert await slash_commands.answer_text(run, "/queue") == "1  same"
+        assert await runtimes.answer_text(run, "/queue") == "1  same"
 
 
 async def record_leaving(run: runtime.Runtime) -> list[str]:
@@ -82,7 +82,7 @@ async def record_leaving(run: runtime.Runtime) -> list[str]:
 
 
 async def test_leaving_calls_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
-    async with slash_commands.open_runtime(db) as run:
+    async with runtimes.open_runtime(db) as run:
         left = await record_leaving(run)
         await run.leave("other")
         await run.leave("talk")
@@ -97,7 +97,7 @@ async def test_leaving_calls_closing_hooks_and_end_ends_an_unused_conversation(d
 
 
 async def test_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
-    async with slash_commands.open_runtime(db) as run:
+    async with runtimes.open_runtime(db) as run:
         left = await record_leaving(run)
         for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
             await run.send("talk", events.Command(line))

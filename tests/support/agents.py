@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
 from holdfast.agent import settings
 from holdfast.model import base
 from holdfast.tools import base as tools
-
-T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -21,16 +19,6 @@ async def store(target: str = ":memory:", **options: Any) -> AsyncIterator[Async
     async with AsyncSessionDB(SessionDB(target, **options)) as db:
         yield db
         assert (await db.admin.fsck()).ok
-
-
-def run(story: Callable[[AsyncSessionDB], Awaitable[T]], target: str = ":memory:", **options: Any) -> T:
-    """Run a coroutine function with a store, in an event loop of its own."""
-
-    async def with_store() -> T:
-        async with store(target, **options) as db, asyncio.timeout(60):
-            return await story(db)
-
-    return asyncio.run(with_store())
 
 
 class LoopClock:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import click
 
 from holdfast.cli import program
@@ -11,17 +9,10 @@ from holdfast.cli import program
 Path = tuple[str, ...]
 
 
-def commands() -> set[Path]:
+def commands(group: click.Group = program.program, prefix: Path = ()) -> set[Path]:
     """Return the words of each command, such as `sessions list`, without groups."""
-    return set(_walk(program.program, ()))
-
-
-def _walk(group: click.Group, prefix: Path) -> Iterator[Path]:
-    context = click.Context(group)
+    context, paths = click.Context(group), set[Path]()
     for name in group.list_commands(context):
         found = group.get_command(context, name)
-        assert found is not None
-        if isinstance(found, click.Group):
-            yield from _walk(found, (*prefix, name))
-        else:
-            yield (*prefix, name)
+        paths |= commands(found, (*prefix, name)) if isinstance(found, click.Group) else {(*prefix, name)}
+    return paths

@@ -53,11 +53,6 @@ def reply(*words: str, finish: str = "stop") -> replay_server.Answer:
     return replay_server.Answer([*map(_delta, words), _chunk({}, finish), replay_server.events("[DONE]")])
 
 
-def cut_reply(*words: str) -> replay_server.Answer:
-    """Stream a reply that reaches the model's length limit."""
-    return reply(*words, finish="length")
-
-
 def hanging_reply(*words: str) -> replay_server.Answer:
     """Stream the beginning of a reply, then nothing until the client disconnects."""
     return replay_server.Answer([*map(_delta, words)], hang=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import AsyncSessionDB, events
-from tests.support.runtimes import open_runtime, run_command
-from tests.support.slash_commands import add_exchanges, answer_text, compact, context_texts
+from tests.support.runtimes import add_exchanges, answer_text, compact, context_texts, open_runtime, run_command
 
 
 @pytest.mark.parametrize("name", ["new", "reset"])
@@ -90,10 +89,7 @@ async def test_search_finds_words_in_every_conversation_of_the_owner_only(db: As
         for part in ("* talk  1 user", "  trip  1 user", "trip title", "We meet at the harbour at nine."):
             assert part in text
         assert ("mine" in text, "/resume" in last) == (False, True)
-        for words in ("submarine", '"harbour is mine"'):
-            assert await answer_text(run, f"/search {words}") == "Nothing was found. Try fewer or other words."
-        await db.delete_conversation("trip")
-        assert "trip" not in await answer_text(run, "/search harbour")
+        assert (await answer_text(run, '/search "harbour is mine"')).startswith("Nothing was found.")
 
 
 async def test_another_owner_sees_and_reaches_only_their_own_conversations(db: AsyncSessionDB) -> None:

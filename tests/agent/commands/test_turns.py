@@ -7,13 +7,20 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, content_parts, events, types
+from holdfast import AsyncSessionDB, content_parts, events, types
 from holdfast.agent import loop
 from holdfast.agent.commands import turns
 from holdfast.model import ScriptedModel, base
 from tests.support import agents
-from tests.support.runtimes import notice_text, open_runtime, run_command
-from tests.support.slash_commands import add_exchanges, answer_text, compact, context_texts
+from tests.support.runtimes import (
+    add_exchanges,
+    answer_text,
+    compact,
+    context_texts,
+    notice_text,
+    open_runtime,
+    run_command,
+)
 
 SUMMARIZED = "The messages up to 4 are represented by a summary: run /compact undo first."
 
@@ -29,6 +36,7 @@ async def test_undone_turns_are_hidden_and_redone_in_reverse_order(db: AsyncSess
         assert "  [3] q2\n  [5] q3\n" in await answer_text(run, "/undo 2")
         assert await context_texts(db) == ["q1", "a1"]
         assert (len(await db.transcript("talk")), await db.leases()) == (8, [])
+        assert await answer_text(run, "/undo 2") == "error: There is only 1 turn to undo."
         assert await answer_text(run, "/redo") == "Restored:\n  [3] q2\n  [5] q3"
         assert await context_texts(db) == ["q1", "a1", "q2", "a2", "q3", "a3"]
         assert await answer_text(run, "/redo") == "Restored:\n  [7] q4"
@@ -76,14 +84,6 @@ async def test_undo_of_an_invalid_number_changes_nothing(wrong: str, db: AsyncSe
     assert (len(await context_texts(db)), await db.hides("talk")) == (4, [])
 
 
-async def test_undo_without_turns_is_refused(db: AsyncSessionDB) -> None:
-    await add_exchanges(db, 2)
-    async with open_runtime(db) as run:
-        await answer_text(run, "/undo 2")
-        for line in ("/undo", "/retry"):
-            assert await answer_text(run, line) == "error: There is no turn to undo."
-
-
 async def test_summarized_turns_are_undone_and_redone_after_compact_undo_only(db: AsyncSessionDB) -> None:
     await add_exchanges(db, 3)
     lease = await db.acquire_lease("talk", "compact")
@@ -105,22 +105,6 @@ async def test_summarized_turns_are_undone_and_redone_after_compact_undo_only(db
         await answer_text(run, "/redo")
         await answer_text(run, "/undo")
     assert await context_texts(db) == ["q1", "a1", "q2", "a2"]
-
-
-async def test_undo_says_that_a_concurrent_compaction_summarized_the_turn() -> None:
-    class CompactingDB(AsyncSessionDB):
-        """A store in which another process compacts just before a turn is hidden."""
-
-        async def hide(self, session_id: str, from_seq: int, to_seq: int | None = None) -> types.Hide:
-            await compact(self, 4)
-            return await self.run(lambda: self.db.hide(session_id, from_seq, to_seq))
-
-    async with CompactingDB(SessionDB(":memory:")) as db:
-        await add_exchanges(db, 2)
-        async with open_runtime(db) as run:
-            assert "summarized this turn at the same moment" in await answer_text(run, "/undo")
-            await answer_text(run, "/compact undo")
-            assert await context_texts(db) == ["q1", "a1"]
 
 
 async def test_branch_undoes_shared_turns_for_itself_only(db: AsyncSessionDB) -> None:
