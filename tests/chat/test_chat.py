@@ -176,7 +176,10 @@ async def test_slow_command_is_stopped_without_a_trace_and_lines_behind_it_wait(
     assert (await chat.db.transcript("talk"))[: len(log)] == log
     assert [each.id for each in await chat.db.sessions("talk")] == ["talk"]
     assert await chat.db.leases() == []
-    chat.enter("/compact here 1", "one more", "/quit")
+    count = len(chat.model.requests)
+    chat.enter("/compact here 1")
+    await chat.until(lambda: len(chat.model.requests) > count)
+    chat.enter("one more", "/quit")
     await chat.ended
     assert "1 queued message was not sent." in chat.shown
 
