@@ -63,6 +63,16 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
         assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
 
 
+async def test_ended_conversation_is_not_summarized() -> None:
+    writer = FakeSummarizer()
+    async with rpc_client.connect(["ok"], summarizer=writer, background=False) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        for method in ("session.resume", "session.close", "session.resume"):
+            await client.call(method, session_id="talk")
+        refused = await client.call("session.compress", session_id="talk")
+        assert (refused["outcome"], refused["reason"], writer.requests) == ("nothing_to_do", compress.ENDED, [])
+
+
 @pytest.mark.parametrize("background", [False, True])
 async def test_close_stops_a_compaction(background: bool) -> None:
     summary, started, _ = blocked_summary()
@@ -83,21 +93,6 @@ async def test_close_stops_a_compaction(background: bool) -> None:
         assert await server.db.get_compression_lock_holder("talk") is None
         if not background:
             assert (await made)["result"]["reason"] == STOPPED
-
-
-async def test_ended_conversation_is_not_summarized() -> None:
-    writer = FakeSummarizer()
-    async with rpc_client.connect(["ok"], summarizer=writer, background=False) as (server, client):
-        await fill(server.db, OVER_SOFT)
-        for method in ("session.resume", "session.close", "session.resume"):
-            await client.call(method, session_id="talk")
-        refused = await client.call("session.compress", session_id="talk")
-        assert (refused["outcome"], refused["reason"]) == ("nothing_to_do", compress.ENDED)
-        by_command = await client.call("command.exec", session_id="talk", line="/compact")
-        assert by_command["output"][-1]["text"] == compress.ENDED
-        assert writer.requests == []
-        await client.prompt("talk", "Hello")
-        assert (await client.call("session.compress", session_id="talk"))["outcome"] == "compacted"
 
 
 @pytest.mark.parametrize("method", METHODS)
