@@ -52,7 +52,7 @@ async def test_close_interrupts_the_turn_and_every_prompt_ends(server: Harness, 
         assert (await client.call("session.close", session_id=key))["ended"]
     elif how == "server is closed":
         await server.rpc.close()
-        refused = await rpc_client.refusal(client.call("session.create"))
+        refused = await client.refusal("session.create")
         assert (refused.code, refused.data) == (-32000, {"type": "Gone"})
     else:
         client.served.cancel()
@@ -268,7 +268,7 @@ async def test_reconnected_client_continues_and_gets_the_request_again() -> None
         answer = {"answer": "deny", "reason": "Not on a Sunday."}
         await back.call("approval.respond", session_id=key, request_id=request, **answer)
         assert (await back.wait_for("message.complete", uid="it"))["payload"]["text"] == "Done."
-        assert (server.shell.ran, "Not on a Sunday." in server.tool_results[0]) == ([], True)
+        assert (server.shell.ran, "Not on a Sunday." in server.home.results[0]) == ([], True)
         assert await server.end_reasons(key) == [None]
 
 

@@ -113,7 +113,7 @@ async def test_other_requests_do_not_wait_for_a_compaction(method: str) -> None:
         await client.wait_for("message.complete", uid="39")
         assert not made.done()
         proceed.set()
-        result = rpc_client.result(await made)
+        result = (await made)["result"]
         if method == "session.compress":
             assert result["outcome"] == "compacted"
         else:

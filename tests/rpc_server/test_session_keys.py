@@ -83,7 +83,7 @@ async def test_close_after_a_compaction_ends_the_continuation_once(store: str) -
         parent, head = await server.db.sessions("talk")
         assert closed == {"session_id": head.id, "ended": True}
         assert (parent.end_reason, head.end_reason) == ("compression", "tui_close")
-        assert (await rpc_client.refusal(client.call("session.close", session_id="talk"))).code == -32002
+        assert (await client.refusal("session.close", session_id="talk")).code == -32002
         assert len(await server.db.sessions("talk")) == 2
     assert closed_keys == [head.id]
 

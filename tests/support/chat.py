@@ -7,7 +7,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from holdfast import content_parts, types
@@ -61,11 +60,9 @@ class ChatDriver:
     ) -> None:
         self.home, self._source, self.screen = home, source, screen
         self.db, self.runtime, self.shell = home.db, home.door, home.shell
-        self.model = DictatedModel()
-        home.model = self.model
-        device = input_line.TerminalDevice(
-            source, renderer.TerminalOutput(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
-        )
+        home.model = self.model = DictatedModel()
+        output = renderer.TerminalOutput(cast("Any", screen), lambda: screen.size)
+        device = input_line.TerminalDevice(source, output)
         options = chat.ChatOptions("talk", "Holdfast", "a/b", history)
         self.chat = chat.Chat(home.door, Paper(screen, colour), options, device=device)
         self.session = self.chat.session

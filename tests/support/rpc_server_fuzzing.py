@@ -56,32 +56,25 @@ def _odd_params(rng: random.Random, method: wire_types.Method, key: str) -> dict
     return params
 
 
-COMMANDS = ["/retry", "/stop", "/new", "/new T", "/queue", "/branch", "/undo", "/redo", "/compact", "/resume last"]
-COMMANDS += ["/queue drop 1", "/queue drop all", "/steer x", "/title", "/title T", "/approve", "/status"]
+COMMANDS = ["/retry", "/stop", "/new T", "/queue", "/branch", "/undo", "/redo", "/compact", "/resume last"]
+COMMANDS += ["/queue drop 1", "/queue drop all", "/steer x", "/title T", "/approve", "/status"]
 REQUESTS: dict[str, dict[str, list[Any]]] = {
-    "session.create": {"title": [None, "A", ""]},
-    "session.resume": {},
-    "session.info": {},
-    "session.history": {},
     "session.options": {"options": [{"columns": 30}, {"images": [IMAGE]}]},
     "session.title": {"title": [None, "A", "B"]},
-    "session.undo": {},
-    "session.compress": {},
-    "session.branch": {},
-    "session.interrupt": {},
     "session.steer": {"text": ["steer"]},
-    "session.close": {},
     "prompt.submit": {"text": ["Hello", "x" * 300], "images": [[], [], [IMAGE]]},
     "command.exec": {"line": COMMANDS},
 }
-WEIGHTS = [3 if name == "prompt.submit" else 1 for name in REQUESTS]
+NAMES = ["create", "resume", "info", "history", "undo", "compress", "branch", "interrupt", "close"]
+NAMES = [*REQUESTS, "prompt.submit", "prompt.submit", *(f"session.{name}" for name in NAMES)]
 
 
 async def send_concurrent_requests(rng: random.Random, count: int) -> None:
     """Every accepted prompt ends once, and nothing is left when the server is closed."""
     async with rpc_client.connect(["ok"] * 10 * count, summarizer=FakeSummarizer()) as (server, client):
         crowd = Crowd(rng, [client, await server.connect(), await server.connect()])
-        await crowd.send(count)
+        for _ in range(count // MAX_CONCURRENT):
+            await asyncio.gather(*(crowd.send_one() for _ in range(MAX_CONCURRENT)))
         while busy := server.runtime.busy():
             await server.runtime.wait_idle(busy[0])
         await server.rpc.close()
@@ -95,7 +88,7 @@ async def send_concurrent_requests(rng: random.Random, count: int) -> None:
 
 
 class Crowd:
-    """Clients that send requests concurrently, to the sessions of each other too, and cancel some of them."""
+    """Clients that send requests, to the sessions of each other too, and cancel some of them."""
 
     def __init__(self, rng: random.Random, clients: list[rpc_client.RpcClient]) -> None:
         self._rng, self.clients = rng, clients
@@ -103,40 +96,27 @@ class Crowd:
         self.accepted: list[tuple[rpc_client.RpcClient, str]] = []
         """The uid of every accepted prompt, with its client."""
 
-    async def send(self, count: int) -> None:
-        running = set[asyncio.Task[None]]()
-        for _ in range(count):
-            running.add(asyncio.create_task(self._send_one()))
-            await asyncio.sleep(self._rng.choice([0, 0, 0, 0.001]))
-            if len(running) >= MAX_CONCURRENT:
-                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-        await asyncio.gather(*running)
-
-    async def _send_one(self) -> None:
+    async def send_one(self) -> None:
         rng = self._rng
-        (name,) = rng.choices([*REQUESTS], WEIGHTS)
+        await asyncio.sleep(rng.choice([0, 0, 0, 0.001, 0.01]))
+        name = rng.choice(NAMES)
         client, key = rng.choice(self._known[-6:] or [(rng.choice(self.clients), "none")])
         if rng.random() < 0.1:
             client = rng.choice(self.clients)
-        params = {each: rng.choice(values) for each, values in REQUESTS[name].items()}
+        params = {each: rng.choice(values) for each, values in REQUESTS.get(name, {}).items()}
         if name != "session.create":
             params["session_id"] = key
         sent = client.request(name, **params)
         if rng.random() < 0.1:
-            for _ in range(rng.randrange(6)):
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
             if not sent.done():
                 client.cancel(sent)
         response = await sent
         if "error" in response:
             assert response["error"]["code"] in TYPED | {frames.CANCELLED}, (name, params, response)
-        else:
-            self._record(client, response["result"])
-
-    def _record(self, client: rpc_client.RpcClient, result: dict[str, Any]) -> None:
-        opened = result if "conversation_id" in result else result.get("moved")
-        self._known += [(client, opened["session_id"])] if opened else []
-        prompt = result if "queued" in result and "uid" in result else result.get("prompt")
-        self.accepted += [(client, prompt["uid"])] if prompt else []
+            return
+        result = response["result"]
+        if opened := result if "conversation_id" in result else result.get("moved"):
+            self._known.append((client, opened["session_id"]))
+        if prompt := result if "queued" in result and "uid" in result else result.get("prompt"):
+            self.accepted.append((client, prompt["uid"]))

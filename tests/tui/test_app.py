@@ -303,8 +303,9 @@ async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: 
     async with open_tui(two_conversations, size=(80, 60)) as tui:
         await start_reply(tui, "alpha\n\n")
         await tui.type("and another")
-        await tui.switch("other")
-        await tui.switch("talk")
+        for conversation_id in ("other", "talk"):
+            await tui.type(f"/resume {conversation_id}")
+            await tui.until(lambda here=conversation_id: tui.app.conversation_id == here)
         await tui.wait_for("and another")
         tui.model.say("gamma\n\n")
         await tui.wait_for("gamma")

@@ -9,7 +9,14 @@ import pytest
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, entries, transcript, transcript_source
-from tests.support.tui import compacted, numbered, open_tui, two_conversations
+from tests.support.tui import numbered, open_tui, two_conversations
+
+
+async def compacted(db: AsyncSessionDB) -> None:
+    """Store `talk` with sixty messages, compacted up to the 55th."""
+    await numbered(60)(db)
+    lease = await db.acquire_lease("talk", "compact")
+    await db.commit_compaction(lease, summary="## Goal\n\nCount **on**.", cut_seq=55)
 
 
 class CountingReader:
