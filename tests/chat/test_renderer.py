@@ -62,15 +62,6 @@ async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_
         assert [chat.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
 
 
-async def test_rows_of_completions_are_removed(chat: ChatDriver) -> None:
-    await chat.wait_for("scripted/model")
-    chat.type("/st")
-    await chat.wait_for("/stop")
-    chat.type("\x03")
-    await chat.until(lambda: "/stop" not in chat.shown)
-    assert chat.line.split("\n")[1].startswith("scripted/model")
-
-
 async def test_one_empty_row_precedes_the_prompt_and_long_lines_wrap_between_words() -> None:
     async with open_chat(columns=28) as chat:
         await chat.wait_for("first\nmessage.\n\n> ")

@@ -352,17 +352,3 @@ async def test_turn_whose_events_cannot_be_sent_is_not_waited_for(unread: bool) 
 
 
 # --- the end of the server -----------------------------------------------------------------------------
-
-
-async def test_shutdown_closes_every_session_and_calls_the_hook_once(db: AsyncSessionDB) -> None:
-    hook = ClosingHook()
-    hook.proceed.set()
-    async with rpc_client.serve(db, ["a", "b"], hooks=hook.hooks) as server:
-        client, other = await server.connect(), await server.connect()
-        keys = [await client.start_conversation(), await client.start_conversation("Other words")]
-        await other.call("session.resume", session_id=keys[0])
-        empty = await client.create()
-        await server.rpc.close()
-    assert [await server.end_reasons(key) for key in keys] == [["tui_close"]] * 2
-    assert await server.has_no_row(empty)
-    assert sorted(hook.keys) == sorted(keys)

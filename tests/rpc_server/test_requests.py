@@ -107,15 +107,6 @@ async def test_commands_answer_submit_move_and_quit() -> None:
         assert client.events_of("error") == []
 
 
-@pytest.mark.parametrize("title", ["", " \u200b\x07", "x" * 101])
-async def test_invalid_title_is_refused(server: Harness, client: RpcClient, title: str) -> None:
-    key = await client.create()
-    for method, given in (("session.create", {}), ("session.title", {"session_id": key})):
-        refused = await client.refusal(method, **given, title=title)
-        assert (refused.code, refused.data) == (-32000, {"type": "InvalidArgument"})
-    assert (len(server.sessions), server.runtime._titles) == (1, {})
-
-
 async def test_taken_title_is_replaced_by_an_automatic_one_with_a_notice(store: str) -> None:
     async with rpc_client.connect(["ok"], target=store) as (server, client):
         await server.db.create_session("other", source="test", title="Taken")

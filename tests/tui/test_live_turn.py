@@ -58,8 +58,7 @@ def test_queued_messages_stand_below_and_a_cleared_turn_is_empty() -> None:
     assert not turn.is_empty
     turn.clear()
     turn.queued = []
-    assert turn.is_empty
-    assert draw(turn) == []
+    assert (turn.is_empty, draw(turn)) == (True, [])
 
 
 def test_only_changed_rows_are_drawn_again() -> None:
