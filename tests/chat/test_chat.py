@@ -172,7 +172,7 @@ async def test_slow_command_is_stopped_without_a_trace_and_lines_behind_it_wait(
         chat.model.say("Answered.", None)
         await chat.wait_for("Answered.")
         await chat.wait_idle()
-        chat.clear_screen()
+        chat.screen.lines[:] = [""] * len(chat.screen.lines)
     assert (await chat.db.transcript("talk"))[: len(log)] == log
     assert [each.id for each in await chat.db.sessions("talk")] == ["talk"]
     assert await chat.db.leases() == []
@@ -182,14 +182,6 @@ async def test_slow_command_is_stopped_without_a_trace_and_lines_behind_it_wait(
     chat.enter("one more", "/quit")
     await chat.ended
     assert "1 queued message was not sent." in chat.shown
-
-
-async def test_lines_run_one_after_another_in_the_conversation_of_the_last(chat: ChatDriver) -> None:
-    chat.model.say("Yes.", None)
-    chat.enter("/title First", "/new Second", "/status", "hello")
-    shown = await chat.wait_for("Yes.", "Title: Second", "begins with your first message")
-    assert shown.index("> /title") < shown.index("gets this title") < shown.index("> /new") < shown.index("> hello")
-    assert [head.title for head in await chat.db.list_sessions()] == ["Second"]
 
 
 # --- several conversations -----------------------------------------------------------------------------

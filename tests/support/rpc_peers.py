@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -95,6 +95,15 @@ class FakeClient:
             self.ended.append(params)
         return params
 
+    async def _refuse(self, _: peer.Peer, params: frames.Params) -> object:
+        raise errors.RpcRefused(-32050, "Not today.", params)
+
+    async def _miss(self, _: peer.Peer, params: frames.Params) -> object:
+        raise errors.NoSuchSession("x")
+
+    async def _break(self, _: peer.Peer, params: frames.Params) -> object:
+        raise ZeroDivisionError("a secret of the inside")
+
     async def _no_json(self, _: peer.Peer, params: frames.Params) -> object:
         return object()
 
@@ -107,19 +116,8 @@ class FakeClient:
 
     @property
     def methods(self) -> dict[str, peer.Handler]:
-        return {
-            **{name: getattr(self, f"_{name}") for name in ("echo", "give", "wait", "no_json", "count")},
-            "refuse": _fail_with(lambda params: errors.RpcRefused(-32050, "Not today.", params)),
-            "miss": _fail_with(lambda _: errors.NoSuchSession("x")),
-            "break": _fail_with(lambda _: ZeroDivisionError("a secret of the inside")),
-        }
-
-
-def _fail_with(error: Callable[[frames.Params], Exception]) -> peer.Handler:
-    async def fail(_: peer.Peer, params: frames.Params) -> object:
-        raise error(params)
-
-    return fail
+        names = ("echo", "give", "wait", "refuse", "miss", "break", "no_json", "count")
+        return {name: getattr(self, f"_{name}") for name in names}
 
 
 def request(id: object, method: str, params: object = None) -> dict[str, object]:

@@ -220,18 +220,16 @@ async def test_arrows_walk_the_rows_of_the_prompt_and_then_the_history(tmp_path:
     path = tmp_path / "history"
     path.write_text("\n# before\n+earlier\n")
     async with open_tui(history=str(path)) as tui:
-        prompt, seen = tui.app.prompt, list[str]()
+        prompt = tui.app.prompt
         await tui.type("/status")
         await tui.type("/usage")
-        for _ in range(4):
+        for text in ("/usage", "/status", "earlier", "earlier"):
             await tui.pilot.press("up")
-            seen.append(prompt.text)
-        assert seen == ["/usage", "/status", "earlier", "earlier"]
+            assert prompt.text == text
         await tui.pilot.press(*["down"] * 3)
         prompt.put("word " * 40)
         await tui.pilot.pause()
         rows = prompt.wrapped_document.height
-        assert rows > 2
         await tui.pilot.press(*["up"] * (rows - 1))
         assert prompt.text == "word " * 40
         await tui.pilot.press("up")
