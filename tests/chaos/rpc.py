@@ -37,11 +37,9 @@ def frames(run: Run) -> Iterator[str]:
 def _stories(run: Run) -> dict[str, tuple[int, Coroutine[Any, Any, object]]]:
     chance = run.chance
     return {
-        "a peer": (FRAMES, rpc_fuzzing.send_to_peer(chance, FRAMES)),
         "lines": (FRAMES, rpc_fuzzing.send_lines(chance, FRAMES)),
         "heads": (CONNECTIONS, rpc_fuzzing.open_connections(chance, CONNECTIONS, valid_head=False)),
         "connections": (CONNECTIONS, rpc_fuzzing.open_connections(chance, CONNECTIONS, valid_head=True)),
-        "parameters": (CALLS, rpc_server_fuzzing.send_odd_parameters(chance, CALLS)),
         "many at once": (CALLS, rpc_server_fuzzing.send_concurrent_requests(chance, CALLS)),
     }
 

@@ -14,21 +14,18 @@ from holdfast.chat import approval_prompt
     ("line", "answer", "reason"),
     [
         ("y", "once", ""),
-        ("Y", "once", ""),
-        (" yes ", "once", ""),
-        ("once", "once", ""),
+        (" Yes ", "once", ""),
         ("c", "conversation", ""),
         ("always", "always", ""),
         ("n", "deny", ""),
         ("no, use make instead", "deny", "use make instead"),
-        ("deny", "deny", ""),
     ],
 )
 def test_known_words_are_answers(line: str, answer: events.Answered, reason: str) -> None:
     assert approval_prompt.parse_reply(line, "q") == events.Approve("q", answer, "at the terminal", reason)
 
 
-@pytest.mark.parametrize("line", ["", "yy", "ja", "yes please", "a lot", "c u", "1", "sure", "/approve", "y\ta"])
+@pytest.mark.parametrize("line", ["", "yy", "yes please", "c u", "1", "/approve", "y\ta"])
 def test_other_lines_are_no_answer(line: str) -> None:
     assert approval_prompt.parse_reply(line, "q") == approval_prompt.OtherLine(line)
 

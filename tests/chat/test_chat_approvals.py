@@ -77,41 +77,23 @@ async def test_keys_after_an_answer_do_not_answer_the_next_request(chat: ChatDri
         ("/approve", "Allowed", ["make it"]),
         ("/stop", "Interrupted.", []),
         ("/quit", "Denied", []),
+        (STOP, "Interrupted.", []),
+        (LEAVE, "Denied", []),
     ],
 )
-async def test_commands_answer_and_stop(line: str, expected: str, ran: list[str]) -> None:
+async def test_commands_and_keys_answer_and_stop(line: str, expected: str, ran: list[str]) -> None:
     async with open_chat(columns=100) as chat:
         await request_approval(chat)
-        chat.enter(line)
-        if line == "/quit":
+        chat.type(line if line in (STOP, LEAVE) else f"{line}{ENTER}")
+        if line in ("/quit", LEAVE):
             await chat.ended
-        await chat.wait_for(f"> {line}\n", expected)
+        await chat.wait_for(expected)
         if line in ("/deny because of the tests", "/approve"):
             chat.model.say("Well.", None)
             await chat.wait_for("Well.")
             await chat.wait_idle()
         assert chat.shell.ran == ran
         assert "because of the tests" in str(chat.home.results) or not line.startswith("/deny")
-
-
-@pytest.mark.parametrize("key", [STOP, LEAVE], ids=["ctrl-c", "ctrl-d"])
-async def test_ctrl_c_and_ctrl_d_deny_a_request(chat: ChatDriver, key: str) -> None:
-    await request_approval(chat)
-    chat.type(key)
-    await chat.wait_for("Denied", "Interrupted.")
-    assert chat.shell.ran == []
-    await (chat.ended if key == LEAVE else chat.wait_idle())
-
-
-async def test_other_command_leaves_the_request_open() -> None:
-    async with open_chat(columns=100) as chat:
-        await request_approval(chat)
-        chat.enter("/queue")
-        await chat.wait_for("No messages are waiting.")
-        await chat.until(lambda: chat.line.startswith("Allow?"))
-        chat.enter("y")
-        await chat.until(lambda: chat.shell.ran == ["make it"])
-        assert "Type y" not in chat.shown
 
 
 async def test_request_answered_elsewhere_restores_the_prompt(chat: ChatDriver) -> None:
@@ -127,6 +109,10 @@ async def test_other_words_are_restored_and_kept_in_the_history_but_answers_are_
     history = tmp_path / "history"
     async with open_chat(columns=100, history=str(history)) as chat:
         await request_approval(chat)
+        chat.enter("/queue")
+        await chat.wait_for("No messages are waiting.")
+        await chat.until(lambda: chat.line.startswith("Allow?"))
+        assert "Type y" not in chat.shown
         chat.enter("what would it make?")
         await chat.wait_for("Type y, c, a, n or d")
         await chat.until(lambda: chat.line.startswith("Allow?"))

@@ -57,23 +57,18 @@ async def driver() -> AsyncIterator[Driver]:
     os.close(made.keys)
 
 
-async def test_lines_are_entered_when_they_are_complete(driver: Driver) -> None:
+async def test_complete_lines_are_entered_and_the_next_one_answers_a_question(driver: Driver) -> None:
     assert driver.output == "\n> "
     driver.type("one\ntwo\nü".encode()[:-1])
     await driver.wait_for("one", "two")
     driver.type("ü\n".encode()[1:])
     await driver.wait_for("one", "two", "ü")
-
-
-async def test_question_is_answered_by_the_next_line_only(driver: Driver) -> None:
-    driver.type(b"before\n")
-    await driver.wait_for("before")
     answer = asyncio.create_task(driver.terminal.read_line("Allow? > "))
     await asyncio.sleep(0)
     assert driver.output.endswith("Allow? > ")
     driver.type(b"y\nafter\n")
     assert await answer == "y"
-    await driver.wait_for("before", "after")
+    await driver.wait_for("one", "two", "ü", "after")
 
 
 @pytest.fixture

@@ -39,28 +39,23 @@ def test_row_has_title_or_first_words_or_id_count_folder_and_time() -> None:
     row, foot = draw(picker.PickerState((head("c1", "Porto", 1234),)), begins="We leave at nine.")
     assert row.startswith("> Porto  We leave at nine.   ")
     assert row.endswith(f"  1,234  {safe_text.date(1.8e9)}")
-    assert safe_text.cells(row) == 79
-    assert foot == f"1 of 1 · {picker.KEYS}"
-    assert draw(picker.PickerState((head("c1"),)), begins="We leave.")[0].startswith("> We leave.  ")
-    assert draw(picker.PickerState((head("c1"),)))[0].startswith("> c1  ")
+    assert (safe_text.cells(row), foot) == (79, f"1 of 1 · {picker.KEYS}")
+    for begins, shown in (("We leave.", "> We leave.  "), ("", "> c1  ")):
+        assert draw(picker.PickerState((head("c1"),)), begins=begins)[0].startswith(shown)
     in_folder = picker.PickerState((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
     assert f"  …rojects/train-times  2  {safe_text.date(1.8e9)}" in draw(in_folder)[0]
     assert "train-times" not in draw(in_folder, columns=70)[0]
 
 
-@pytest.mark.parametrize(("at", "first", "last"), [(0, 0, 14), (7, 0, 14), (20, 13, 27), (39, 25, 39)])
+@pytest.mark.parametrize(("at", "first", "last"), [(0, 0, 14), (20, 13, 27), (39, 25, 39)])
 def test_rows_around_the_selection_are_shown(at: int, first: int, last: int) -> None:
     found = draw(picker.PickerState(HEADS, at))
     assert len(found) == picker.MAX_ROWS + 1
     assert f"Trip {first} " in found[0]
     assert f"Trip {last} " in found[-2]
     assert next(line for line in found if line.startswith(">")).startswith(f"> Trip {at} ")
-
-
-def test_low_terminal_shows_fewer_rows() -> None:
-    assert len(draw(picker.PickerState(HEADS, 3), rows=8)) == 8 - picker.OTHER_ROWS + 1
-    assert len(draw(picker.PickerState(HEADS, 3), rows=1)) == 2
-    assert draw(picker.PickerState(())) == [picker.NO_MATCH]
+    low = draw(picker.PickerState(HEADS, at), rows=8)
+    assert (len(low), draw(picker.PickerState(()))) == (8 - picker.OTHER_ROWS + 1, [picker.NO_MATCH])
 
 
 @given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
@@ -122,11 +117,8 @@ def pick(*keys: str, source: Source | None = None, then: Callable[[picker.Picker
         ([DOWN, DOWN, UP, ENTER], "c01"),
         ([PAGE_DOWN, PAGE_DOWN, PAGE_UP, ENTER], "c09"),
         (["Trip 3", DOWN, ENTER], "c30"),
-        (["Trip 3", "\x7f", "7", ENTER], "c07"),
-        ([DOWN, "Trip 5", ENTER], "c05"),
+        ([DOWN, "Trip 3", "\x7f", "7", ENTER], "c07"),
         (["nobody", ENTER, CTRL_C], None),
-        ([ESCAPE], None),
-        ([CTRL_C], None),
         ([CTRL_D], None),
         (["Trip", ESCAPE], None),
     ],
@@ -151,5 +143,4 @@ def test_search_in_messages_runs_one_at_a_time_and_finds_the_last_words(slow: bo
         return ENTER if made._state.heads and made._filter.text == "quay" else ""
 
     assert pick("harbour", source=source, then=press) == "c21"
-    assert source.searches[0] == "harbour"
-    assert source.searches[-1] == "quay"
+    assert (source.searches[0], source.searches[-1]) == ("harbour", "quay")

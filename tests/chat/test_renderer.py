@@ -8,11 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prompt_toolkit import application
-from prompt_toolkit.data_structures import Point
-from prompt_toolkit.layout.screen import Char
-from prompt_toolkit.layout.screen import Screen as DrawnScreen
 
-from holdfast.chat import input_line, renderer
+from holdfast.chat import input_line
 from tests.support.chat import ChatDriver, open_chat
 from tests.support.runtimes import add_exchanges
 
@@ -63,22 +60,6 @@ async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_
         chat.model.say(None)
         await chat.wait_idle()
         assert [chat.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
-
-
-async def test_rows_of_completions_are_removed(chat: ChatDriver) -> None:
-    await chat.wait_for("scripted/model")
-    chat.type("/st")
-    await chat.wait_for("/stop")
-    chat.type("\x03")
-    await chat.until(lambda: "/stop" not in chat.shown)
-    assert chat.line.split("\n")[1].startswith("scripted/model")
-
-
-def test_rows_above_count_wrapped_rows_of_a_narrower_terminal() -> None:
-    drawn = DrawnScreen()
-    for column in range(25):
-        drawn.data_buffer[0][column] = Char("x")
-    assert [renderer.rows_above(drawn, Point(x, y), 10) for x, y in ((3, 1), (23, 1), (9, 0))] == [3, 5, 0]
 
 
 async def test_one_empty_row_precedes_the_prompt_and_long_lines_wrap_between_words() -> None:

@@ -29,32 +29,24 @@ def check(*given: tuple[str, str], path: str = "/", rules: admission.AdmissionRu
         (None, [HOST, BEARER]),
         (None, [HOST, ("authorization", f"bearer  {TOKEN} ")]),
         (None, [HOST, ("sec-websocket-protocol", f"holdfast.rpc, holdfast.token.{TOKEN}")]),
-        (None, [HOST, ("sec-websocket-protocol", "x"), ("sec-websocket-protocol", f"holdfast.token.{TOKEN}")]),
         (None, [("host", "LOCALHOST.:80"), BEARER]),
         (None, [("host", "[::1]:80"), BEARER]),
-        (None, [("host", "127.9.9.9"), BEARER]),
         (None, [HOST, BEARER, ORIGIN]),
         (401, [HOST]),
-        (401, [HOST, ("authorization", "")]),
         (401, [HOST, ("authorization", TOKEN)]),
         (401, [HOST, ("authorization", f"Basic {TOKEN}")]),
-        (401, [HOST, ("authorization", f"Bearer {TOKEN}x")]),
         (401, [HOST, ("authorization", f"Bearer {TOKEN[:-1]}")]),
         (401, [HOST, ("authorization", "Bearer \xe4\udc80".encode("utf-8", "surrogatepass").decode("latin-1"))]),
         (401, [HOST, ("sec-websocket-protocol", f"holdfast.rpc, {TOKEN}")]),
-        (401, [HOST, ("sec-websocket-protocol", "holdfast.token.")]),
         (400, [HOST, BEARER, BEARER]),
         (400, [HOST, HOST, BEARER]),
         (400, [HOST, BEARER, ORIGIN, ORIGIN]),
         (403, [HOST, BEARER, ("origin", "https://example.com")]),
         (403, [HOST, BEARER, ("origin", "null")]),
-        (403, [HOST, BEARER, ("origin", "")]),
         (403, [HOST, BEARER, ("origin", "http://127.0.0.1:9")]),
         (421, [BEARER]),
-        (421, [("host", ""), BEARER]),
         (421, [("host", "rebound.example.org"), BEARER]),
         (421, [("host", "10.0.0.1"), BEARER]),
-        (421, [("host", "localhost:x"), BEARER]),
         (421, [("host", "[::1"), BEARER]),
         (421, [("host", "localhost.example.org"), BEARER]),
     ],
@@ -77,29 +69,20 @@ def test_path_and_host_are_checked(rules: admission.AdmissionRules, host: str, p
     assert check(("host", host), BEARER, path=path, rules=rules) == status
 
 
-@pytest.mark.parametrize("token", [TOKEN, "!~" * 8])
-def test_valid_token_can_be_sent_in_both_headers(token: str) -> None:
-    rules = admission.AdmissionRules(token)
-    assert admission.is_valid_token(token)
-    assert check(HOST, ("authorization", f"Bearer {token}"), rules=rules) is None
-    assert check(HOST, ("sec-websocket-protocol", f"holdfast.token.{token}"), rules=rules) is None
-
-
 INVALID_TOKENS = ["x" * 15, " " * 20, "a-token-that-ends\n", "one,and-another-one", "schlüssel-der-länge"]
 
 
 @pytest.mark.parametrize("token", [*INVALID_TOKENS, "a-token-of-\x7fsome-length"])
 def test_token_that_no_header_can_carry_is_invalid(token: str) -> None:
     assert not admission.is_valid_token(token)
+    assert admission.is_valid_token("!~" * 8)
 
 
 ORIGINS = ["https://example.org", "http://127.0.0.1:3000", "http://[::1]:3000", "https://example.org:80"]
 ORIGINS += ["vscode-webview://1ab-C", "chrome-extension://abcdefghijklmnop"]
 NO_ORIGINS = ["", "null", "*", "example.org", "example.org/", "https://", "https://example.org/", "https://*"]
-NO_ORIGINS += ["https://example.org?x", "https://me@example.org", "https://*.example.org", "https://example.org:"]
-NO_ORIGINS += ["https://example.org:443", "http://example.org:80", "https://Example.org", "HTTPS://example.org"]
-NO_ORIGINS += ["https://exämple.org", "https://example.org https://example.com", "https://a.org,https://b.org"]
-NO_ORIGINS += ["https://example.org\n"]
+NO_ORIGINS += ["https://me@example.org", "https://example.org:", "https://example.org:443", "https://Example.org"]
+NO_ORIGINS += ["https://exämple.org", "https://a.org,https://b.org", "https://example.org\n"]
 
 
 @pytest.mark.parametrize("text", ORIGINS)

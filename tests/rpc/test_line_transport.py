@@ -101,15 +101,6 @@ async def test_files_and_the_null_device_can_be_used(tmp_path: Path) -> None:
     os.close(null)
 
 
-async def test_blocking_mode_of_descriptors_is_restored(ends: Ends) -> None:
-    os.set_blocking(ends.writes, False)
-    os.close(ends.sends)
-    async with line_transport.open_lines(ends.reads, ends.writes):
-        assert not os.get_blocking(ends.reads)
-    assert os.get_blocking(ends.reads)
-    assert not os.get_blocking(ends.writes)
-
-
 async def test_client_that_does_not_read_is_not_read_from_until_it_does(ends: Ends) -> None:
     piece = "x" * 10_000
     limits = frames.FrameLimits(max_running=4, busy_seconds=1_000.0, drain_seconds=30.0)
@@ -134,14 +125,17 @@ async def test_client_that_does_not_read_is_not_read_from_until_it_does(ends: En
     assert [each["result"] for each in await receiving] == [[piece]] * -(-written // len(frame))
 
 
-async def test_peer_ends_when_its_output_is_closed(ends: Ends) -> None:
+async def test_peer_ends_when_its_output_is_closed_and_blocking_mode_is_restored(ends: Ends) -> None:
+    os.set_blocking(ends.writes, False)
     async with line_transport.open_lines(ends.reads, ends.writes) as channel:
+        assert not os.get_blocking(ends.reads)
         running = asyncio.create_task(peer.Peer(channel, rpc_peers.FakeClient().methods).run())
         os.close(ends.receives)
         os.write(ends.sends, lines(request(1, "count", [100_000]), *[request(2, "echo", [])] * 100))
         await running
         with pytest.raises(errors.Gone):
             await channel.send(b"x")
+    assert (os.get_blocking(ends.reads), os.get_blocking(ends.writes)) == (True, False)
 
 
 async def test_closed_output_is_noticed_without_a_write(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,19 +150,6 @@ async def test_closed_output_is_noticed_without_a_write(ends: Ends, monkeypatch:
         async with asyncio.timeout(rpc_peers.TIMEOUT_SECONDS):
             await running
     assert client.ended == [[]]
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="There is no device that is always full.")
-@pytest.mark.parametrize("ends", ["pipes"], indirect=True)
-async def test_full_device_ends_the_peer(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
-    full = os.open("/dev/full", os.O_WRONLY)
-    async with line_transport.open_lines(ends.reads, full) as channel, asyncio.timeout(rpc_peers.TIMEOUT_SECONDS):
-        os.write(ends.sends, lines(request(1, "echo", [])))
-        running = peer.Peer(channel, rpc_peers.FakeClient().methods)
-        await running.run()
-        assert running.closed.is_set()
-    os.close(full)
 
 
 @pytest.mark.parametrize("ends", ["pipes"], indirect=True)

@@ -44,12 +44,11 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
         await client.call("session.resume", session_id="talk")
         made = client.request(method, **METHODS[method])
         await started.wait()
-        if stop == "session.interrupt":
-            assert (await client.call("session.interrupt", session_id="talk"))["interrupted"]
-        elif stop == "/stop":
-            assert (await client.call("command.exec", session_id="talk", line="/stop"))["ok"]
-        else:
+        if stop == "$/cancelRequest":
             client.cancel(made)
+        else:
+            given = {"line": stop} if stop == "/stop" else {}
+            await client.call("command.exec" if given else stop, session_id="talk", **given)
         response = await made
         if stop == "$/cancelRequest":
             assert response["error"]["code"] == -32800
@@ -61,6 +60,16 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
         assert await server.db.get_compression_lock_holder("talk") is None
         assert len(await server.db.sessions("talk")) == 1
         assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
+
+
+async def test_ended_conversation_is_not_summarized() -> None:
+    writer = FakeSummarizer()
+    async with rpc_client.connect(["ok"], summarizer=writer, background=False) as (server, client):
+        await fill(server.db, OVER_SOFT)
+        for method in ("session.resume", "session.close", "session.resume"):
+            await client.call(method, session_id="talk")
+        refused = await client.call("session.compress", session_id="talk")
+        assert (refused["outcome"], refused["reason"], writer.requests) == ("nothing_to_do", compress.ENDED, [])
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -85,21 +94,6 @@ async def test_close_stops_a_compaction(background: bool) -> None:
             assert (await made)["result"]["reason"] == STOPPED
 
 
-async def test_ended_conversation_is_not_summarized() -> None:
-    writer = FakeSummarizer()
-    async with rpc_client.connect(["ok"], summarizer=writer, background=False) as (server, client):
-        await fill(server.db, OVER_SOFT)
-        for method in ("session.resume", "session.close", "session.resume"):
-            await client.call(method, session_id="talk")
-        refused = await client.call("session.compress", session_id="talk")
-        assert (refused["outcome"], refused["reason"]) == ("nothing_to_do", compress.ENDED)
-        by_command = await client.call("command.exec", session_id="talk", line="/compact")
-        assert by_command["output"][-1]["text"] == compress.ENDED
-        assert writer.requests == []
-        await client.prompt("talk", "Hello")
-        assert (await client.call("session.compress", session_id="talk"))["outcome"] == "compacted"
-
-
 @pytest.mark.parametrize("method", METHODS)
 async def test_other_requests_do_not_wait_for_a_compaction(method: str) -> None:
     summary, started, proceed = blocked_summary()
@@ -118,7 +112,7 @@ async def test_other_requests_do_not_wait_for_a_compaction(method: str) -> None:
         await client.wait_for("message.complete", uid="39")
         assert not made.done()
         proceed.set()
-        result = rpc_client.result(await made)
+        result = (await made)["result"]
         if method == "session.compress":
             assert result["outcome"] == "compacted"
         else:

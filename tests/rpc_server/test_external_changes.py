@@ -24,8 +24,8 @@ async def open_twice(
             yield server, client, another
 
 
-async def test_messages_titles_compactions_and_ends_are_sent(shared: str) -> None:
-    async with open_twice(shared) as (_, client, another):
+async def test_messages_titles_compactions_ends_and_deletions_are_sent(shared: str) -> None:
+    async with open_twice(shared, ["a"]) as (_, client, another):
         stored = await another.append_message("talk", role="user", content="From elsewhere")
         await client.wait_for("session.info", last_seq=stored.seq)
         await another.set_session_title("talk", "Named elsewhere")
@@ -38,6 +38,13 @@ async def test_messages_titles_compactions_and_ends_are_sent(shared: str) -> Non
         await another.end_conversation("talk", "elsewhere")
         await client.wait_for("session.info", live=False)
         assert not client.events_of("error")
+        await another.delete_conversation("talk")
+        sent = await client.wait_for("error")
+        assert "deleted" in sent["payload"]["text"]
+        key = await client.start_conversation()  # Meanwhile the store is polled again.
+        stored = await another.append_message(key, role="user", content="By the way")
+        await client.wait_for("session.info", last_seq=stored.seq)
+        assert client.events_of("error") == [sent]
 
 
 async def test_notification_of_the_database_needs_no_poll() -> None:
@@ -47,19 +54,6 @@ async def test_notification_of_the_database_needs_no_poll() -> None:
         while len(client.events_of("session.info")) == before:
             stored = await another.append_message("talk", role="user", content="From elsewhere")
         assert client.events_of("session.info")[-1]["payload"]["last_seq"] <= stored.seq
-
-
-async def test_deletion_is_sent_once(shared: str) -> None:
-    async with open_twice(shared, ["a", "b"]) as (server, client, another):
-        await another.delete_conversation("talk")
-        sent = await client.wait_for("error")
-        assert "deleted" in sent["payload"]["text"]
-        key = await client.create()
-        for text in ("One", "Two"):  # Meanwhile the store is polled again.
-            await client.prompt(key, text)
-            await server.db.append_message(key, role="user", content="By the way")
-            await client.wait_for("session.info")
-        assert client.events_of("error") == [sent]
 
 
 async def check_now(server: rpc_client.Harness) -> None:

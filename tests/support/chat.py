@@ -7,13 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
-from prompt_toolkit.data_structures import Size
 from prompt_toolkit.input import PipeInput, create_pipe_input
 
 from holdfast import content_parts, types
 from holdfast.chat import chat, input_line, renderer
 from holdfast.model import ScriptedModel, base
-from tests.support import agents, approvals
+from tests.support import agents, approvals, polling
 from tests.support.screen import Screen
 
 STOP, LEAVE, ENTER = "\x03", "\x04", "\r"
@@ -61,11 +60,9 @@ class ChatDriver:
     ) -> None:
         self.home, self._source, self.screen = home, source, screen
         self.db, self.runtime, self.shell = home.db, home.door, home.shell
-        self.model = DictatedModel()
-        home.model = self.model
-        device = input_line.TerminalDevice(
-            source, renderer.TerminalOutput(cast("Any", screen), lambda: Size(screen.size.rows, screen.size.columns))
-        )
+        home.model = self.model = DictatedModel()
+        output = renderer.TerminalOutput(cast("Any", screen), lambda: screen.size)
+        device = input_line.TerminalDevice(source, output)
         options = chat.ChatOptions("talk", "Holdfast", "a/b", history)
         self.chat = chat.Chat(home.door, Paper(screen, colour), options, device=device)
         self.session = self.chat.session
@@ -93,29 +90,21 @@ class ChatDriver:
         """The prompt and the line under it."""
         return self.shown[len(self.screen.above) :].strip("\n")
 
-    def clear_screen(self) -> None:
-        self.screen.lines[:] = [""] * len(self.screen.lines)
-
     async def messages(self) -> list[tuple[str, str]]:
         """Return role and first part of the stored messages, without tool results."""
         log = [each for each in await self.db.transcript("talk") if each.role != "tool"]
         return [(each.role, content_parts.text(each.content).partition("\n[")[0]) for each in log]
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object], what: str = "the condition") -> None:
         """Wait until the condition holds; an error of the chat is raised."""
-        async with asyncio.timeout(60):
-            while not condition():
-                if self.ended.done():
-                    self.ended.result()
-                    assert condition(), self.shown
-                await asyncio.sleep(0.002)
+        await polling.until_async(lambda: self.ended.done() or condition(), what)
+        if not condition():
+            self.ended.result()
+            raise AssertionError(self.shown)
 
     async def wait_for(self, *texts: str) -> str:
         """Return the screen when it shows all these texts."""
-        try:
-            await self.until(lambda: all(each in self.shown for each in texts))
-        except TimeoutError:
-            raise AssertionError(f"{texts} is not in:\n{self.shown}") from None
+        await self.until(lambda: all(each in self.shown for each in texts), f"{texts} on the screen")
         return self.shown
 
     async def wait_idle(self) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.model import ScriptedModel
 from holdfast.rpc import frames, peer
 from holdfast.rpc_server import server as rpc_server
 from holdfast.rpc_server import session as sessions
-from tests.support import agents, approvals, polling
+from tests.support import agents, approvals, polling, rpc_peers
 from tests.support.chat import DictatedModel
 from tests.support.compaction import WINDOW
 
@@ -22,27 +24,24 @@ IMAGE = {"data": "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYG
 """A PNG of one pixel."""
 
 
-class ErrorResponse(Exception):
-    """A response that is an error."""
+class ErrorResponse(msgspec.Struct):
+    """The error of a response."""
 
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.code: int = error["code"]
-        self.data: Any = error.get("data")
+    code: int
+    message: str
+    data: Any = None
 
 
-class RpcClient:
+class RpcClient(rpc_peers.MemoryChannel):
     """One client. Clear `reading` to make it stop reading; `stuck` keeps a frame in transit after the close."""
 
     def __init__(self, server: rpc_server.RpcServer, limits: frames.FrameLimits = frames.DEFAULT_LIMITS) -> None:
-        self._sent: asyncio.Queue[bytes | None] = asyncio.Queue()
+        super().__init__()
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._arrived = asyncio.Condition()
         self._seen = 0
-        self._is_closed = False
-        self.reading, self.broken = asyncio.Event(), asyncio.Event()
+        self.reading, self.blocked, self.stuck = asyncio.Event(), asyncio.Event(), False
         self.reading.set()
-        self.blocked, self.stuck = asyncio.Event(), False
         self.frames: list[dict[str, Any]] = []
         self.responses: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -50,14 +49,11 @@ class RpcClient:
 
     # --- the channel ---------------------------------------------------------------------------------
 
-    async def receive(self) -> bytes | None:
-        return await self._sent.get()
-
     async def send(self, frame: bytes) -> None:
         if not self.reading.is_set():
             self.blocked.set()
         await self.reading.wait()
-        if self._is_closed:
+        if self.is_closed:
             raise errors.Gone()
         message = json.loads(frame)
         self.frames.append(message)
@@ -71,11 +67,8 @@ class RpcClient:
             self.events.append(message["params"])
             self._arrived.notify_all()
 
-    async def unread(self) -> None:
-        await self.broken.wait()
-
     async def close(self) -> None:
-        self._is_closed = True
+        await super().close()
         if not self.stuck:
             self.reading.set()
 
@@ -86,16 +79,22 @@ class RpcClient:
         number = len(self.responses) + len(self._pending) + 1
         response = self._pending[number] = asyncio.get_running_loop().create_future()
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-        self._sent.put_nowait(json.dumps(request).encode())
+        self.inbound.put_nowait(json.dumps(request).encode())
         return response
 
     def cancel(self, response: asyncio.Future[Any]) -> None:
         (number,) = (number for number, pending in self._pending.items() if pending is response)
         cancel = {"jsonrpc": "2.0", "method": "$/cancelRequest", "params": {"id": number}}
-        self._sent.put_nowait(json.dumps(cancel).encode())
+        self.inbound.put_nowait(json.dumps(cancel).encode())
 
     async def call(self, method: str, **params: Any) -> Any:
-        return result(await self.request(method, **params))
+        response = await self.request(method, **params)
+        assert "result" in response, response
+        return response["result"]
+
+    async def refusal(self, method: str, **params: Any) -> ErrorResponse:
+        """Send a request, and return the error of its response."""
+        return msgspec.convert((await self.request(method, **params))["error"], ErrorResponse)
 
     async def create(self, **params: Any) -> str:
         """Create a session and return its key."""
@@ -119,7 +118,7 @@ class RpcClient:
         return request
 
     async def disconnect(self) -> None:
-        self._sent.put_nowait(None)
+        self.inbound.put_nowait(None)
         await self.served
 
     # --- events --------------------------------------------------------------------------------------
@@ -148,36 +147,13 @@ class RpcClient:
         return self.payloads("message.complete", "uid", "status")
 
 
-def result(response: dict[str, Any]) -> Any:
-    if "error" in response:
-        raise ErrorResponse(response["error"])
-    return response["result"]
-
-
-async def refusal(response: Awaitable[Any]) -> ErrorResponse:
-    try:
-        found = await response
-    except ErrorResponse as error:
-        return error
-    raise AssertionError(f"It was not refused: {found}")
-
-
 class Harness:
     """A server, its runtime and its clients."""
 
     def __init__(self, db: AsyncSessionDB, rpc: rpc_server.RpcServer, home: approvals.ApprovalRuntime) -> None:
-        self.db, self.rpc, self._home = db, rpc, home
-        self.runtime, self.shell = home.door, home.shell
+        self.db, self.rpc, self.home = db, rpc, home
+        self.runtime, self.shell, self.model = home.door, home.shell, cast("Any", home.model)
         self.clients: list[RpcClient] = []
-
-    @property
-    def model(self) -> Any:
-        return self._home.model
-
-    @property
-    def tool_results(self) -> list[str]:
-        """The tool results of the last request to the model."""
-        return self._home.results
 
     @property
     def sessions(self) -> list[sessions.ClientSession]:
@@ -201,11 +177,7 @@ class Harness:
         await polling.until_async(lambda: not self.sessions)
 
     async def has_no_row(self, key: str) -> bool:
-        try:
-            await self.db.head(key)
-        except errors.NoSuchSession:
-            return True
-        return False
+        return key not in [each.id for each in await self.db.list_sessions(every=True)]
 
     def fail_end(self, times: int) -> None:
         """Make the store fail this often when a conversation is ended."""

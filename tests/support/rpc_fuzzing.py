@@ -1,4 +1,4 @@
-"""Random frames, bytes and connections for a peer, its line transport and its WebSocket server.
+"""Random frames, bytes and connections for the line transport of a peer and its WebSocket server.
 
 Each function takes the random generator and the number of tries; it raises AssertionError for a wrong response.
 """
@@ -73,46 +73,31 @@ def _check(said: Any) -> list[Any]:
     return every
 
 
-async def send_to_peer(rng: random.Random, count: int) -> int:
-    """Send frames while another request is running; return the number of responses."""
-    responses = 0
-
-    async def receive_until(client: rpc_peers.FakeClient, id: str) -> int:
-        number = 0
-        while True:
-            for each in _check(await client.receive()):
-                if each.get("id") == id:
-                    assert each["result"] == [id]
-                    return number
-                number += 1
-
-    async with rpc_peers.open_peer(LIMITS) as client:
-        client.send(request("held", "wait", ["held"]))
-        for number in range(count // 50):
-            client.send(*(mutate_frame(rng) for _ in range(50)))
-            client.send(request(f"alive-{number}", "echo", [f"alive-{number}"]))
-            responses += await receive_until(client, f"alive-{number}")
-        assert (client.started, client.ended) == ([["held"]], [])
-        client.proceed.set()
-        await receive_until(client, "held")
-    return responses
-
-
-async def send_lines(rng: random.Random, count: int) -> None:
-    """Send frames as lines of a socket."""
+async def send_lines(rng: random.Random, count: int) -> int:
+    """Send frames as lines of a socket while another request is running; return the number of responses."""
     ours, theirs = socket.socketpair()
+    client, responses = rpc_peers.FakeClient(), list[Any]()
     async with asyncio.timeout(rpc_peers.TIMEOUT_SECONDS):
         reader, writer = await asyncio.open_connection(sock=theirs)
         async with line_transport.open_lines(ours.fileno(), ours.fileno(), LIMITS.max_bytes) as channel:
-            running = asyncio.create_task(peer.Peer(channel, rpc_peers.FakeClient().methods, LIMITS).run())
+            running = asyncio.create_task(peer.Peer(channel, client.methods, LIMITS).run())
+
+            async def send(*frames: bytes, until: str) -> None:
+                writer.write(b"\n".join(frames) + b"\n")
+                while until not in [each.get("id") for each in responses]:
+                    responses.extend(_check(json.loads(await reader.readline())))
+
+            writer.write(json.dumps(request("held", "wait", ["held"])).encode() + b"\n")
             for number in range(count // 50):
-                writer.write(b"\n".join(mutate_frame(rng) for _ in range(50)) + b"\n")
-                writer.write(json.dumps(request(f"alive-{number}", "echo", [number])).encode() + b"\n")
-                while f"alive-{number}" not in [each.get("id") for each in _check(json.loads(await reader.readline()))]:
-                    pass
+                alive = json.dumps(request(f"alive-{number}", "echo", [number])).encode()
+                await send(*(mutate_frame(rng) for _ in range(50)), b"", alive, until=f"alive-{number}")
+            assert (client.started, client.ended) == ([["held"]], [])
+            client.proceed.set()
+            await send(b"", until="held")
             writer.close()
             await running
     ours.close()
+    return len(responses)
 
 
 async def open_connections(rng: random.Random, count: int, valid_head: bool) -> int:

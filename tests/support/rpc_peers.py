@@ -22,9 +22,8 @@ class MemoryChannel:
         self.sent: asyncio.Queue[bytes] = asyncio.Queue(capacity)
         self.received = 0
         self.broken = asyncio.Event()
-        self.is_closed = self._sending = False
-        self.overlapped = False
-        """Whether a frame was sent while another one was."""
+        self.is_closed = self.overlapped = False
+        self._lock = asyncio.Lock()
 
     async def receive(self) -> bytes | None:
         frame = await self.inbound.get()
@@ -34,12 +33,9 @@ class MemoryChannel:
     async def send(self, frame: bytes) -> None:
         if self.is_closed:
             raise errors.Gone()
-        self.overlapped = self.overlapped or self._sending
-        self._sending = True
-        try:
+        self.overlapped = self.overlapped or self._lock.locked()
+        async with self._lock:
             await self.sent.put(frame)
-        finally:
-            self._sending = False
 
     async def unread(self) -> None:
         await self.broken.wait()

@@ -103,10 +103,7 @@ def _read_descriptions() -> dict[str, dict[str, str]]:
             found[each.name] = {}
             for field, below in pairwise(each.body):
                 match field, below:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                         found[each.name][name] = inspect.cleandoc(text).replace("\n", " ")
     return found
 

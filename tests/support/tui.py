@@ -13,7 +13,7 @@ from textual.widgets import Input, Static
 from holdfast import AsyncSessionDB, events, types
 from holdfast.agent import approvals
 from holdfast.tui import app, conversation_list
-from tests.support import agents
+from tests.support import agents, polling
 from tests.support.approvals import ApprovalRuntime
 from tests.support.chat import DictatedModel
 
@@ -32,21 +32,14 @@ class TuiDriver:
         self.app.prompt.put(words)
         await self.pilot.press(*(keys or ("enter",)))
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
-            while not condition():
-                await asyncio.sleep(0.002)
+    async def until(self, condition: Callable[[], object], what: str = "the condition") -> None:
+        await polling.until_async(condition, what)
 
     async def ask(self, asked: events.ApprovalAsked) -> None:
         """Show an approval request."""
         pending = approvals.PendingApproval(asked, (), asyncio.get_running_loop().create_future())
         self.runtime.approvals._pending["talk", asked.request_id] = pending
         await self.app.show_event(asked)
-
-    async def switch(self, conversation_id: str) -> None:
-        await self.type(f"/resume {conversation_id}")
-        session = self.app.session
-        await self.until(lambda: self.app.conversation_id == conversation_id and session.subscription is not None)
 
     async def open_list(self) -> Input:
         """Open the list of conversations and return its filter."""
@@ -64,10 +57,7 @@ class TuiDriver:
 
     async def wait_for(self, *texts: str) -> str:
         """Return the visible transcript when it has all these texts."""
-        try:
-            await self.until(lambda: all(each in self.shown for each in texts))
-        except TimeoutError:
-            raise AssertionError(f"{texts} is not in:\n{self.shown}") from None
+        await self.until(lambda: all(each in self.shown for each in texts), f"{texts} in the transcript")
         return self.shown
 
     async def wait_idle(self) -> None:
@@ -113,12 +103,3 @@ async def two_conversations(db: AsyncSessionDB) -> None:
     await numbered(4)(db)
     await db.create_session("other", source="test")
     await db.append_messages("other", [types.NewMessage(role="user", content=f"other {n}") for n in range(30)])
-
-
-async def compacted(db: AsyncSessionDB) -> None:
-    """Store `talk` with sixty messages, compacted up to the 55th, and `other`."""
-    await numbered(60)(db)
-    lease = await db.acquire_lease("talk", "compact")
-    await db.commit_compaction(lease, summary="## Goal\n\nCount **on**.", cut_seq=55)
-    await db.create_session("other", source="test")
-    await db.append_messages("other", [types.NewMessage(role="user", content=f"other {n}") for n in range(60)])

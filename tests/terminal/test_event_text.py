@@ -32,19 +32,14 @@ PROCESS = events.TurnStarted("c", "s", "process 1 ended\n> \x1b[2Joutput", 3, "p
         (REPLY, "Hello.\n  More of it"),
         ([*REPLY, events.TurnFinished(turn_result(final_response="Hello."))], "Hello.\n  More of it\n"),
         ([events.TurnFinished(turn_result(final_response="Said before."))], "Said before.\n"),
-        ([events.TextDelta("\n\nHello")], "Hello"),
         ([events.TextDelta("a"), events.TextDelta("\n\nb")], "a\n\nb"),
         ([events.ReasoningDelta("Hm."), events.TextDelta("So.")], "Hm.\nSo."),
         ([events.TextDelta("Wait."), events.Notice("Careful.")], "Wait.\nCareful.\n"),
         ([events.ToolStarted("c", "ls", '{"path":"x"}')], '→ ls {"path":"x"}\n'),
         ([events.ToolFinished("c", "ls", True, "\none\ntwo")], "✓ ls  one\n"),
         ([events.ToolFinished("c", "ls", False, "Error: no")], "✗ ls  Error: no\n"),
-        ([events.Answer("one\ntwo")], "one\ntwo\n"),
-        ([events.Titled("Trip")], "Title: Trip\n"),
-        ([events.TurnQueued("me")], "Waiting: a turn of this conversation is running elsewhere.\n"),
-        ([events.Moved("x"), events.Quit(), events.MessageStored(1, "u", "user")], ""),
-        ([PROCESS], "· process 1 ended\n"),
-        ([STARTED], ""),
+        ([events.Answer("one\ntwo"), events.Moved("x"), events.Titled("Trip")], "one\ntwo\nTitle: Trip\n"),
+        ([PROCESS, STARTED], "· process 1 ended\n"),
         ([events.TextDelta("So mu"), CUT_OFF], "So mu\nThe reply was cut off at the model's output limit.\n"),
         ([events.TextDelta("a"), EMPTY, STARTED, EMPTY], "a\nThe model returned an empty reply.\n"),
     ],
@@ -58,34 +53,25 @@ def test_events_are_drawn(shown: list[events.AnyEvent], text: str) -> None:
     [
         (events.TextDelta("x"), ""),
         (events.ReasoningDelta("x"), "dim"),
-        (events.Notice("x"), "dim"),
         (events.Notice("x", "warning"), "yellow"),
         (events.Notice("x", "error"), "red"),
-        (events.ToolStarted("c", "ls", ""), "dim"),
         (events.ToolFinished("c", "ls", False, ""), "yellow"),
-        (events.TurnFinished(turn_result(completed=False, interrupted=True)), "yellow"),
         (events.TurnFinished(turn_result(completed=False, failed=True, error="The key was refused.")), "red"),
         (events.TurnFinished(turn_result(completed=False, error="I stopped after 50 steps.")), "yellow"),
-        (EMPTY, "dim"),
-        (events.TurnFinished(turn_result(final_response="Said before.")), ""),
     ],
 )
 def test_style_shows_the_kind_of_event(event: events.AnyEvent, style: str) -> None:
     assert styles(event) == {style}
 
 
-@given(st.text(), st.integers(1, 200))
-def test_any_tool_event_is_one_line(words: str, width: int) -> None:
-    for event in (events.ToolStarted("c", words, words), events.ToolFinished("c", words, True, words)):
-        drawn = draw(event, width=width)
-        assert (drawn.count("\n"), drawn[-1]) == (1, "\n")
-
-
 EVERYWHERE = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J") | st.characters())
 
 
-@given(EVERYWHERE)
-def test_any_event_is_printable(words: str) -> None:
+@given(EVERYWHERE, st.integers(1, 200))
+def test_any_event_is_printable_and_a_tool_one_line(words: str, width: int) -> None:
+    for event in (events.ToolStarted("c", words, words), events.ToolFinished("c", words, True, words)):
+        drawn = draw(event, width=width)
+        assert (drawn.count("\n"), drawn[-1]) == (1, "\n")
     shown: list[events.AnyEvent] = [
         events.TextDelta(words),
         events.ReasoningDelta(words),
@@ -141,22 +127,15 @@ def test_tool_is_one_line_from_start_to_end() -> None:
     assert page.draw(events.ToolFinished("1", "ls", True, "\none\ntwo")) == '✓ ls {"path":"x"}  one · 1.2 s'
 
 
-def test_time_of_an_approval_does_not_count_for_the_tool() -> None:
+def test_parallel_tools_end_in_any_order_and_the_time_of_an_approval_does_not_count() -> None:
     page = LivePage()
     page.draw(events.ToolStarted("1", "a", "{}"), events.ToolStarted("2", "b", "{}"))
     page.draw(events.ApprovalAsked("q", "1", "a", "Do it."))
     page.now = 60.0
     page.draw(events.ApprovalSettled("q", True, "you"))
     page.now = 62.0
-    ended = page.draw(events.ToolFinished("1", "a", True, "A"), events.ToolFinished("2", "b", True, "B"))
-    assert ended.endswith("✓ a  A · 2.0 s\n✓ b  B · 62.0 s")
-
-
-def test_parallel_tools_end_in_any_order() -> None:
-    page = LivePage()
-    page.draw(events.ToolStarted("1", "a", "{}"), events.ToolStarted("2", "b", "{}"))
-    assert page.draw(events.ToolFinished("2", "b", True, "B")) == "✓ b  B · 0.0 s\n→ a"
-    assert page.draw(events.ToolFinished("1", "a", False, "no")) == "✓ b  B · 0.0 s\n✗ a  no · 0.0 s"
+    assert page.draw(events.ToolFinished("2", "b", True, "B")).endswith("✓ b  B · 62.0 s\n→ a")
+    assert page.draw(events.ToolFinished("1", "a", False, "no")).endswith("✓ b  B · 62.0 s\n✗ a  no · 2.0 s")
 
 
 def test_other_text_stands_above_running_tools() -> None:
@@ -194,8 +173,7 @@ def test_notices_do_not_break_an_open_reply() -> None:
         events.Titled("Trip"),
         events.ToolStarted("c", "ls", "{}"),
         events.ReasoningDelta("Hm."),
-        events.TurnFinished(turn_result(final_response="Wait.")),
-        events.TurnStarted("c", "s", "process 1 ended", 3, "process"),
+        PROCESS,
         events.ApprovalAsked("q", "c", "shell", "Run it."),
     ],
     ids=lambda event: type(event).__name__,

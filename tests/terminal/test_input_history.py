@@ -9,16 +9,11 @@ import pytest
 from holdfast.terminal import input_history
 
 
-async def test_lines_of_an_earlier_chat_are_loaded_newest_first(tmp_path: Path) -> None:
+async def test_history_is_loaded_newest_first_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "home" / "history"
     for line in ("one", "two\nlines", "a\udcffb"):
         input_history.open_history(str(path)).append_string(line)
     assert [line async for line in input_history.open_history(str(path)).load()] == ["a?b", "two\nlines", "one"]
-
-
-def test_history_is_readable_by_its_owner_only(tmp_path: Path) -> None:
-    path = tmp_path / "home" / "history"
-    input_history.open_history(str(path)).append_string("one")
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.parent.stat().st_mode & 0o777 == 0o700
     path.chmod(0o644)

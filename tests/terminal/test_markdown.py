@@ -43,36 +43,27 @@ def draw(text: str, columns: int = 40, split: int = 1, marks: event_text.Marks |
 @pytest.mark.parametrize(
     ("text", "drawn"),
     [
-        ("Hello.", "Hello."),
         ("\n\n\nHello.\n\n\n\nMore.\n\n", "Hello.\n\nMore."),
         ("# One\ntext", "One\ntext"),
-        ("One\n===\ntext", "One\ntext"),
         ("a **b** _c_ `d` ~~e~~", "a b c d e"),
         ("[here](http://a.b/c)", "here (http://a.b/c)"),
-        ("<http://a.b/c>", "http://a.b/c"),
         ("- a\n* b\n  + c", "• a\n• b\n  • c"),
-        ("3. a\n4. b", "3. a\n4. b"),
         ("- one two three four five six seven eight nine", "• one two three four five six seven\n  eight nine"),
         ("In\n1986. That was it.", "In\n1986. That was it."),
         ("> a\n> b\n>> c", "│ a\n│ b\n│ │ c"),
         ("a\n\n***\n\nb", f"a\n\n{'─' * 40}\n\nb"),
         ("| a | b |\n|:--|--:|\n| x \\| y | 10 |", "a        b\n──────────\nx | y   10"),
-        ("a | b", "a | b"),
         ("```\na  b  \n\n\n  c\n```", "```\na  b  \n\n\n  c\n```"),
-        ("~~~\n```\n~~~", "~~~\n```\n~~~"),
-        ("```sh\nls", "```sh\nls"),
+        ("~~~sh\n```", "~~~sh\n```"),
         ("5 * 3 * 2 and snake_case_name", "5 * 3 * 2 and snake_case_name"),
         ("[bold]not markup[/bold] :smile:", "[bold]not markup[/bold] :smile:"),
         ("<b>html</b>", "<b>html</b>"),
         ("1. a\n   ```\n   x\n   ```\n   b\n    - c", "1. a\n   ```\n   x\n   ```\n   b\n    • c"),
-        ("1. a\n  - b\n\n    c", "1. a\n  • b\n\n    c"),
         ("> a\n> - b\n>\n> ```\n> c\n> ```", "│ a\n│ • b\n│\n│ ```\n│ c\n│ ```"),
         ("a *b\nc* d", "a b\nc d"),
-        ("-\n- a", "•\n• a"),
         ("[a]: http://b.c", "[a]: http://b.c"),
         (">" * 60 + " deep", ">" * 60 + " deep"),
-        ("**Done** \U0001f468\u200d\U0001f469\u200d\U0001f467", "Done \U0001f468\u200d\U0001f469\u200d\U0001f467"),
-        ("**Done** e\u0301 \U0001f1e9\U0001f1ea", "Done e\u0301 \U0001f1e9\U0001f1ea"),
+        ("**Done** e\u0301 \U0001f468\u200d\U0001f469", "Done e\u0301 \U0001f468\u200d\U0001f469"),
     ],
 )
 def test_markdown_is_drawn(text: str, drawn: str) -> None:
@@ -85,11 +76,7 @@ def test_code_is_coloured_and_neither_broken_nor_padded() -> None:
     out = drawn.add(f"```python\n{line}\n```\n")
     assert "\x1b[" in out.split("\n")[1]
     assert CODES.sub("", out) == f"```python\n{line}\n```\n"
-
-
-def test_multi_line_string_is_coloured_as_one() -> None:
-    drawn = markdown.MarkdownStream(lambda: 40)
-    out = drawn.add('```python\na = """one\nreturn two\n"""\nreturn three\n')
+    out = markdown.MarkdownStream(lambda: 40).add('```python\na = """one\nreturn two\n"""\nreturn three\n')
     inside, outside = out.split("\n")[2], out.split("\n")[4]
     assert inside.count("\x1b[") < outside.count("\x1b[")
 

@@ -12,14 +12,11 @@ from holdfast import safe_text
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("plain", "plain"),
         ("\x1b[31mred\x1b[0m", "\\x1b[31mred\\x1b[0m"),
         ("a\x07b\x00c\x7f\x9b", "a\\x07b\\x00c\\x7f\\x9b"),
-        ("tab\tand\nline", "tab and line"),
-        ("no\u00a0break", "no break"),
+        ("tab\tand\nline no\u00a0break", "tab and line no break"),
         ("\u202eevil", "\\u202eevil"),
         ("\U0001f469\u200d\U0001f467", "\U0001f469\u200d\U0001f467"),
-        ("漢字", "漢字"),
         ("\udcff", "\\udcff"),
     ],
 )
@@ -41,13 +38,10 @@ def test_width_is_counted_in_cells(given: str, cells: int) -> None:
 @given(st.text(st.sampled_from("ab 漢字é…-"), max_size=60), st.integers(2, 20))
 def test_any_text_fits_clipped_and_wrapped(given: str, room: int) -> None:
     clipped, lines = safe_text.clip(given, room), safe_text.wrap(given, room)
+    assert safe_text.wrap(given, None) == [given]
     assert all(safe_text.cells(line) <= room for line in [clipped, *lines])
     assert clipped == given or safe_text.cells(given) > room
     assert "".join(lines).replace(" ", "") == given.replace(" ", "")
-
-
-def test_text_is_not_wrapped_without_a_width() -> None:
-    assert safe_text.wrap("word " * 1000, None) == ["word " * 1000]
 
 
 @pytest.mark.parametrize(
@@ -55,9 +49,7 @@ def test_text_is_not_wrapped_without_a_width() -> None:
     [
         (safe_text.date(1e18), "@1000000000000000000"),
         (safe_text.date(float("inf")), "@inf"),
-        (safe_text.size(0), "0 B"),
         (safe_text.size(999), "999 B"),
-        (safe_text.size(32_768), "32.8 kB"),
         (safe_text.size(2_500_000), "2.5 MB"),
     ],
 )
@@ -81,12 +73,9 @@ WIDE_COLUMN = ["/compact [FOCUS | here N]  Let a summary stand.", "/quit        
         (HELP, 60, HELP),
         (HELP, 36, NARROW_HELP),
         (WIDE_COLUMN, 40, ["/compact [FOCUS | here N]  Let a summary", "  stand.", WIDE_COLUMN[1]]),
-        (["a sentence that goes on"], 12, ["a sentence", "that goes on"]),
         (["12  a note that goes on"], 14, ["12  a note", "    that goes", "    on"]),
-        (["- one two three"], 10, ["- one two", "  three"]),
         (["x" * 25], 10, ["x" * 10, "x" * 10, "x" * 5]),
         (["", "a b c", ""], 3, ["", "a b", "c", ""]),
-        ([], 10, []),
     ],
 )
 def test_lines_are_laid_out_in_columns(lines: list[str], room: int, rows: list[str]) -> None:

@@ -24,7 +24,6 @@ def line(status: ConversationStatus, room: int = 200, seconds: float = 0.0) -> s
 @pytest.mark.parametrize(
     ("status", "room", "expected"),
     [
-        (ConversationStatus("a/b"), 200, "a/b"),
         (ConversationStatus("a/b", 0, 1_048_576), 200, "a/b · 0% of 1M"),
         (ConversationStatus("a/b", 50_000, 100_000, 12.5), 200, "a/b · 50% of 100k · $12.50"),
         (ConversationStatus("a/b", cost=0.0), 200, "a/b"),
@@ -33,18 +32,11 @@ def line(status: ConversationStatus, room: int = 200, seconds: float = 0.0) -> s
             200,
             "anthropic/claude · 12% of 200k · compacting… 7 s · 2 queued · 1 process · $0.0312",
         ),
-        (ConversationStatus("anthropic/claude", 1, 100_000), 24, "claude · 0% of 100k"),
         (ConversationStatus("anthropic/claude", 1, 100_000), 16, "cl… · 0% of 100k"),
     ],
 )
 def test_line_shows_status_and_shortens_the_model(status: ConversationStatus, room: int, expected: str) -> None:
     assert line(status, room, seconds=7.4) == expected
-
-
-@pytest.mark.parametrize(("used", "style"), [(64, ""), (65, ".soft"), (89, ".soft"), (90, ".hard"), (120, ".hard")])
-def test_style_shows_how_full_the_window_is(used: int, style: str) -> None:
-    status = ConversationStatus("m", used * 1000, 100_000, soft=65_000, hard=90_000)
-    assert draw_status(status, 80, event_text.Marks())[-1] == (f"class:status{style}", f"{used}% of 100k")
 
 
 async def test_line_and_bar_use_the_thresholds_of_compaction(db: AsyncSessionDB) -> None:

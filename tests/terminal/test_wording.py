@@ -17,7 +17,6 @@ SENTENCES: list[tuple[events.AnyEvent, tuple[str, str] | None]] = [
     (events.TextDelta("x"), None),
     (events.ReasoningDelta("x"), None),
     (events.MessageStored(1, "u", "user"), None),
-    (events.ToolStarted("c", "shell", "{}"), ("shell", "info")),
     (events.ToolStarted("c", "shell", '{"a":1}'), ('shell {"a":1}', "info")),
     (events.ToolProgress("c", "half"), None),
     (events.ToolFinished("c", "shell", True, "\none\ntwo"), ("shell  one", "info")),

@@ -12,14 +12,11 @@ from textual.command import CommandPalette
 from textual.events import Paste
 from textual.widgets import Input, OptionList
 
-from holdfast import AsyncSessionDB, config, errors, events
+from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
-from holdfast.cli import console
-from holdfast.cli import tui as tui_command
 from holdfast.runtime import subscriptions
 from holdfast.tui import app, suspend, theme
 from tests.faults import agent_processes
-from tests.support.agents import turn_result
 from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
 
 
@@ -46,6 +43,8 @@ async def test_reply_streams_as_markdown_and_a_queued_message_is_answered_next(t
     shown = await tui.wait_for("Title: tell me", "Second.")
     assert shown.count("Once upon a time.") == shown.count("tell me\n\n   Holdfast") == 1
     assert tui.text_of("heading") == "tell me · 4 messages"
+    await tui.type("/new")
+    assert "Second." not in await tui.wait_for("A new conversation")
     assert [each.role for each in await tui.db.transcript("talk")] == ["user", "assistant"] * 2
 
 
@@ -63,25 +62,6 @@ async def test_messages_of_other_processes_are_shown_in_order(monkeypatch: pytes
         assert shown.count("and here") == 1
 
 
-async def test_every_kind_of_event_is_shown() -> None:
-    async with open_tui(size=(90, 30)) as tui:
-        for event in (
-            events.TurnQueued("other"),
-            events.TurnStarted("talk", "talk", "hello", 1),
-            events.ReasoningDelta("Let me"),
-            events.ReasoningDelta(" think."),
-            events.ToolStarted("c", "look", "{}"),
-            events.ToolProgress("c", "half"),
-            events.Notice("Careful.", "warning"),
-            events.TextDelta("So"),
-        ):
-            await tui.app.show_event(event)
-        await tui.wait_for("running elsewhere", "reasoning: Let me think.", "look   half", "Careful.", "So")
-        failed = turn_result(completed=False, failed=True, error="It broke.", session_id="talk")
-        await tui.app.show_event(events.TurnFinished(failed))
-        await tui.wait_for("Careful.", "It broke.")
-
-
 # --- keys ----------------------------------------------------------------------------------------------
 
 
@@ -93,25 +73,10 @@ async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriv
     await tui.pilot.press("ctrl+c")
     await tui.wait_for("Interrupted. The conversation up to here is saved.", "Once upon")
     await tui.wait_idle()
-    await tui.pilot.press("ctrl+c")
-    assert tui.app.is_running
+    await tui.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")  # A key ends the first warning.
+    assert not tui.app._exit
     await tui.pilot.press("ctrl+c")
     await tui.until(lambda: tui.app._exit)
-
-
-async def test_leave_warning_ends_with_a_key_or_its_timeout(tui: TuiDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    await tui.pilot.press("ctrl+c")
-    first = tui.app._warning_timer
-    await tui.pilot.press("x", "ctrl+c", "ctrl+c")
-    assert not tui.app._exit
-    # The timer of the first warning must not end the second one.
-    assert (first._task, tui.app.session._warned) == (None, True)
-    monkeypatch.setattr(app, "WARNING_SECONDS", 0.01)
-    tui.app.session.cancel_warning()
-    await tui.pilot.press("ctrl+c")
-    await tui.until(lambda: not tui.app.session._warned)
-    await tui.pilot.press("ctrl+c")
-    assert not tui.app._exit
 
 
 @pytest.mark.parametrize("where", ["transcript", "prompt"])
@@ -130,6 +95,7 @@ async def test_ctrl_c_copies_a_selection_first(tui: TuiDriver, where: str) -> No
 
 async def test_sigint_ends_the_app_with_the_code_of_an_interrupt() -> None:
     async with open_tui() as tui:
+        assert asyncio.get_running_loop().get_task_factory() is None  # Textual's would change the order of tasks.
         os.kill(os.getpid(), signal.SIGINT)
         await tui.until(lambda: tui.app._exit)
     assert tui.app.return_code == 130
@@ -171,50 +137,20 @@ async def test_keys_and_pastes_in_the_transcript_go_to_the_prompt() -> None:
         await tui.until(lambda: tui.app.prompt.text == "panhen and\nmore")
 
 
-async def test_ctrl_z_without_a_shell_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ctrl_t_changes_the_theme_and_ctrl_z_needs_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suspend.os, "getsid", lambda _: suspend.os.getpgrp())
-    async with open_tui() as tui:
-        await tui.pilot.press("ctrl+z")
-        await tui.until(lambda: [each.message for each in tui.app._notifications] == [suspend.NO_SHELL])
-
-
-async def test_ctrl_t_changes_the_theme_and_the_meter_has_both_thresholds() -> None:
     async with open_tui(numbered(4)) as tui:
         await tui.wait_for("number 4 of many")
+        await tui.pilot.press("ctrl+z")
+        await tui.until(lambda: [each.message for each in tui.app._notifications] == [suspend.NO_SHELL])
         before = tui.app.transcript.theme_styles
         await tui.pilot.press("ctrl+t")
         assert tui.app.theme == theme.LIGHT
         await tui.until(lambda: tui.app.transcript.theme_styles != before)
-        await tui.until(lambda: tui.text_of("status").count("┃") == 2)
-        here = tui.app.status.status
-        assert 0 < (here.used or 0) < here.soft < here.hard < here.window
-        assert asyncio.get_running_loop().get_task_factory() is None  # Textual's would change the order of tasks.
-
-
-def test_missing_extra_is_reported_with_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tui_command.util, "find_spec", lambda _: None)
-    with pytest.raises(errors.HoldfastError, match=r"pip install 'holdfast\[tui\]'"):
-        tui_command.command.main([], obj=console.Console(config.load(files=False), None), standalone_mode=False)
+        await tui.until(lambda: tui.text_of("status").count("┃") == 2)  # The thresholds.
 
 
 # --- commands ------------------------------------------------------------------------------------------
-
-
-async def test_commands_title_start_and_resume_conversations() -> None:
-    async with open_tui(size=(120, 60)) as tui:
-        await tui.type("/help")
-        await tui.wait_for("Ctrl-J starts a new line", "F6")
-        await tui.type("hello")
-        tui.model.say("Hi.", None)
-        await tui.wait_idle()
-        await tui.type("/title Greetings")
-        await tui.until(lambda: tui.text_of("heading") == "Greetings · 2 messages")
-        await tui.type("/new")
-        await tui.wait_for("A new conversation")
-        assert "Hi." not in tui.shown
-        await tui.type("/resume Greetings")
-        await tui.wait_for("Hi.")
-        assert tui.app.conversation_id == "talk"
 
 
 async def test_palette_lists_and_runs_commands_and_keeps_the_draft(tui: TuiDriver) -> None:
@@ -253,18 +189,6 @@ async def test_compaction_shows_its_progress_and_then_its_mark() -> None:
         assert "1 compaction" in tui.text_of("heading")
 
 
-async def test_stop_from_the_palette_stops_a_running_command() -> None:
-    async with open_tui(store_long_conversation, size=(80, 60)) as tui:
-        (stop,) = (each for each in commands.list_commands(tui.runtime) if each.name == "stop")
-        tui.app.run_command(stop)
-        await tui.wait_for("Nothing is running.")
-        await tui.type("/compact here 1")
-        await tui.until(lambda: tui.model.requests)
-        tui.app.run_command(stop)
-        await tui.wait_for("stopped.")
-        assert tui.runtime.busy() == []
-
-
 # --- the prompt ----------------------------------------------------------------------------------------
 
 
@@ -278,7 +202,6 @@ async def test_tab_completes_commands_and_paths(tmp_path: Path, monkeypatch: pyt
         prompt = tui.app.prompt
         for typed, completed in (
             ("/titl", "/title "),
-            ("read pl", "read plans/"),
             ("read plans/", "read plans/[a] b.txt"),
             ("two\nlines report-m", "two\nlines report-may.md"),
         ):
@@ -288,9 +211,8 @@ async def test_tab_completes_commands_and_paths(tmp_path: Path, monkeypatch: pyt
         await tui.until(lambda: prompt.text == "read report- and tell me")
         await tui.until(lambda: tui.text_of("candidates") == "report-june.md\nreport-may.md")
         await tui.type("see f", "tab")
-        await tui.until(lambda: "file00" in tui.text_of("candidates"))
-        assert tui.text_of("candidates").splitlines() == [*(f"file{n:02}" for n in range(7)), "and 13 more"]
-        await tui.until(lambda: tui.app._candidates.size.height == 8)
+        rows = [*(f"file{n:02}" for n in range(7)), "and 13 more"]
+        await tui.until(lambda: tui.text_of("candidates").splitlines() == rows)
         assert prompt.has_focus
 
 
@@ -298,18 +220,16 @@ async def test_arrows_walk_the_rows_of_the_prompt_and_then_the_history(tmp_path:
     path = tmp_path / "history"
     path.write_text("\n# before\n+earlier\n")
     async with open_tui(history=str(path)) as tui:
-        prompt, seen = tui.app.prompt, list[str]()
+        prompt = tui.app.prompt
         await tui.type("/status")
         await tui.type("/usage")
-        for _ in range(4):
+        for text in ("/usage", "/status", "earlier", "earlier"):
             await tui.pilot.press("up")
-            seen.append(prompt.text)
-        assert seen == ["/usage", "/status", "earlier", "earlier"]
+            assert prompt.text == text
         await tui.pilot.press(*["down"] * 3)
         prompt.put("word " * 40)
         await tui.pilot.pause()
         rows = prompt.wrapped_document.height
-        assert rows > 2
         await tui.pilot.press(*["up"] * (rows - 1))
         assert prompt.text == "word " * 40
         await tui.pilot.press("up")
@@ -337,26 +257,12 @@ class LockedStore:
         raise errors.StoreBusy("It stayed locked.")
 
 
-async def test_unstored_message_returns_to_an_empty_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_tui(numbered(4)) as tui:
-        await tui.wait_for("number 4 of many")
-        store = LockedStore(tui, monkeypatch)
-        await tui.type("precious words")
-        assert tui.app.prompt.text == ""
-        store.proceed.set()
-        await tui.wait_for("It stayed locked.")
-        await tui.until(lambda: tui.app.prompt.text == "precious words")
-        store.proceed.clear()
-        await tui.pilot.press("enter")
-        tui.app.prompt.put("other words")
-        store.proceed.set()
-        await tui.until(lambda: tui.shown.count("It stayed locked.") == 2)
-        await tui.wait_for("Not sent: precious words")
-        assert tui.app.prompt.text == "other words"
-
-
-@pytest.mark.parametrize(("line", "returns"), [("//help me", True), ("/a/path.txt", True), ("words", False)])
-async def test_unstored_messages_are_never_lost(line: str, returns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("line", "draft", "returns"), [("//help me", "", True), ("/a/path.txt", "other words", True), ("words", "", False)]
+)
+async def test_unstored_messages_are_never_lost(
+    line: str, draft: str, returns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with open_tui(numbered(4), size=(80, 40)) as tui:
         await tui.wait_for("number 4 of many")
         store = LockedStore(tui, monkeypatch)
@@ -366,9 +272,11 @@ async def test_unstored_messages_are_never_lost(line: str, returns: bool, monkey
         await tui.app.session.switch("other")
         if returns:
             await tui.app.session.switch("talk")
+        tui.app.prompt.put(draft)
         store.proceed.set()
-        await tui.wait_for(*([] if returns else [f"Not sent: {line}"]), "Not sent: second words", "third words")
-        assert tui.app.prompt.text == (line if returns else "")
+        restored = returns and not draft
+        await tui.wait_for(*([] if restored else [f"Not sent: {line}"]), "Not sent: second words", "third words")
+        assert tui.app.prompt.text == (line if restored else draft)
 
 
 # --- several conversations -----------------------------------------------------------------------------
@@ -379,8 +287,9 @@ async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: 
     async with open_tui(two_conversations, size=(80, 60)) as tui:
         await start_reply(tui, "alpha\n\n")
         await tui.type("and another")
-        await tui.switch("other")
-        await tui.switch("talk")
+        for conversation_id in ("other", "talk"):
+            await tui.type(f"/resume {conversation_id}")
+            await tui.until(lambda here=conversation_id: tui.app.conversation_id == here)
         await tui.wait_for("and another")
         tui.model.say("gamma\n\n")
         await tui.wait_for("gamma")
@@ -397,13 +306,3 @@ async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: 
         await tui.wait_for("It is the last.")
         await tui.wait_idle()
         assert tui.shown.count("gamma") == tui.shown.count("alpha") == 1
-
-
-async def test_unreported_end_of_a_turn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_tui(numbered(4)) as tui:
-        await tui.wait_for("number 4 of many")
-        await tui.app.show_event(events.TurnStarted("talk", "talk", "hello", 5))
-        tui.app._add_notice("notice", "Careful.")
-        await tui.until(lambda: tui.app._turn_seq is None and tui.app._live.is_empty)
-        await tui.wait_for("Careful.")

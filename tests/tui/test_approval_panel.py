@@ -145,13 +145,3 @@ async def test_second_request_restarts_the_grace_period_only_when_it_is_shown(tu
     tui.runtime.approvals.expire("talk", "1", "")
     await tui.app.show_event(events.ApprovalSettled("1", True, "elsewhere"))
     assert panel._shown_at > since
-
-
-async def test_low_terminal_hides_the_heading_and_only_the_transcript_scrolls() -> None:
-    async with open_tui(size=(20, 5)) as tui:
-        await tui.until(lambda: tui.app._status_line.region.bottom == 5)
-        assert not tui.app._heading.display
-        assert min(tui.app.prompt.size.height, tui.app.transcript.size.height) >= 1
-        assert tui.app.screen.max_scroll_y == 0
-        await tui.pilot.resize_terminal(80, 24)
-        await tui.until(lambda: tui.app._heading.region.height == 1)

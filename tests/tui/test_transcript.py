@@ -8,8 +8,15 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, types
 from holdfast.runtime import subscriptions
-from holdfast.tui import compaction_view, entries, transcript, transcript_pages, transcript_source
-from tests.support.tui import compacted, numbered, open_tui, two_conversations
+from holdfast.tui import compaction_view, entries, transcript, transcript_source
+from tests.support.tui import numbered, open_tui, two_conversations
+
+
+async def compacted(db: AsyncSessionDB) -> None:
+    """Store `talk` with sixty messages, compacted up to the 55th."""
+    await numbered(60)(db)
+    lease = await db.acquire_lease("talk", "compact")
+    await db.commit_compaction(lease, summary="## Goal\n\nCount **on**.", cut_seq=55)
 
 
 class CountingReader:
@@ -157,18 +164,16 @@ async def test_mark_opens_the_originals_next_to_the_summary(size: tuple[int, int
         assert not tui.app._exit
 
 
-async def test_summaries_are_read_again_only_after_a_change(db: AsyncSessionDB) -> None:
+async def test_compactions_and_hides_are_read_again_after_a_change(db: AsyncSessionDB) -> None:
     await compacted(db)
     before = await transcript_source.read(db, "talk")
     await db.append_message("talk", role="user", content="more")
     after = await transcript_source.read(db, "talk", known=before)
-    assert after.range.compactions is before.range.compactions
-    assert (before.range.last, after.range.last) == (60, 61)
+    assert (after.range.compactions is before.range.compactions, after.range.last) == (True, 61)
     await db.hide("talk", 61)
-    hidden = await transcript_source.read(db, "talk", known=after)
-    assert [each.from_seq for each in hidden.range.hides] == [61]
     await db.undo_compaction("talk")
-    assert (await transcript_source.read(db, "talk", known=hidden)).range.active_epoch is None
+    changed = (await transcript_source.read(db, "talk", known=after)).range
+    assert ([each.from_seq for each in changed.hides], changed.active_epoch) == ([61], None)
 
 
 async def test_failed_page_shows_the_error_keeps_its_height_and_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,33 +221,3 @@ async def test_deleted_conversation_leaves_the_screen(monkeypatch: pytest.Monkey
         assert "number" not in await tui.wait_for("was deleted")
         await tui.app._refresh_transcript()
         assert tui.shown.count("was deleted") == 1
-
-
-async def test_end_of_a_turn_that_could_not_be_read_is_shown_once_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_tui() as tui:
-        await tui.type("tell me")
-        tui.model.say("Once upon a time.")
-        await tui.wait_for("Once upon a time.")
-        tui.app._add_notice("notice", "Careful.")
-        reader = CountingReader(tui.app.transcript, fails=True)
-        tui.model.say(None)
-        await tui.wait_idle()
-        await tui.until(lambda: reader.failures)
-        assert (await tui.wait_for("Careful.")).count("Careful.") == 1
-        reader.fails = False
-        await tui.until(lambda: tui.app._live.is_empty)
-        shown = await tui.wait_for("Title: tell me", "Careful.")
-        assert [shown.count(text) for text in ("Once upon a time.", "Careful.")] == [1, 1]
-
-
-async def test_late_page_does_not_replace_a_newer_one() -> None:
-    async with open_tui(numbered(200)) as tui:
-        await tui.wait_for("number 200 of many")
-        shown = tui.app.transcript
-        assert 0 not in shown._pages
-        reading = asyncio.create_task(shown._load(0, shown._generation))
-        await asyncio.sleep(0)
-        shown._pages[0] = newer = transcript_pages.Page((), [])
-        await reading
-        assert shown._pages[0] is newer

@@ -38,17 +38,12 @@ def test_measured_heights_estimate_other_pages_and_survive_a_change_of_their_num
     found.measure(0, 7)
     found.resize(4)
     assert heights(found) == [7, 7, 7, 7]
+    assert [found.locate(-4), found.locate(28), [*found.between(-3, 99)]] == [(0, 0), (3, 7), [0, 1, 2, 3]]
     found.measure(1, 3)
     found.forget()  # The width has changed.
     assert heights(found) == [5, 5, 5, 5]
     found.resize(0)
     assert heights(found) == [5]
-
-
-def test_rows_outside_belong_to_the_first_and_last_page() -> None:
-    found = transcript_pages.PageHeights(3, 5)
-    assert [found.locate(-4), found.locate(15)] == [(0, 0), (2, 5)]
-    assert list(found.between(-3, 99)) == [0, 1, 2]
 
 
 def page(size: int) -> transcript_pages.Page:
@@ -88,8 +83,6 @@ STOPS = transcript_pages.find_stops([(10, ROWS), (16, ROWS[3:])])
     ("chosen", "screen", "step", "row"),
     [
         (None, range(12, 16), -1, 15),
-        (None, range(12, 16), 1, 14),
-        (None, range(11), -1, None),
         (None, range(19, 30), 1, None),
         ((1, 0), range(12, 16), 1, 14),
         ((2, 0), range(30), -1, 11),
