@@ -21,6 +21,12 @@ from holdfast.tools.shell import background
 from tests.support.polling import until
 
 NAME = "HOLDFAST_TEST_MARK"
+TIED_PROGRAM = """
+import asyncio, os, sys
+from holdfast.tools.shell import shell
+
+asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
+"""
 
 
 class Leash:

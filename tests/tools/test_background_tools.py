@@ -15,7 +15,6 @@ from holdfast.agent import approvals
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import rules
 from holdfast.tools.shell import background_tools
-from tests.support.polling import until_async
 from tests.support.processes import BackgroundProgram, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -66,18 +65,6 @@ async def test_input_is_closed_on_request(call: ToolCaller) -> None:
     assert (await call("wait_process", id=name)).endswith("\nlastend")
     without = await call.start("sleep 1000")
     assert "is closed" in await call("write_process", id=without, text="x")
-
-
-async def test_kill_reports_the_end(call: ToolCaller) -> None:
-    name = await call.start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait")
-
-    async def is_up() -> bool:
-        return "up" in await call("read_process", id=name)
-
-    await until_async(is_up, "it is up")
-    told = await call("kill_process", id=name)
-    assert told.startswith(f"[process {name}: killed with code 0;")
-    assert told.endswith("up\nbye")
 
 
 async def test_conversation_reaches_only_its_own_processes(call: ToolCaller) -> None:
@@ -139,11 +126,9 @@ async def test_output_of_a_redacted_process_cannot_be_read(call: ToolCaller) -> 
 @pytest.mark.parametrize(
     ("tool", "wrong"),
     [
-        ("start_process", {"command": "x\0"}),
         ("start_process", {"command": "x", "folder": ".."}),
         ("wait_process", {"id": "p1", "seconds": -1}),
         ("read_process", {"id": "../../etc"}),
-        ("read_process", {"id": "p1", "from_byte": -1}),
         ("read_process", {"id": "p1", "length": 0}),
     ],
 )

@@ -18,18 +18,11 @@ from tests.support.file_tools import FileTools
 @pytest.mark.parametrize(
     ("pattern", "path", "matches"),
     [
-        ("**/*.py", "a.py", True),
-        ("a/**", "a", False),
         ("a/**/b", "a/x/y/b", True),
-        ("**/a/**/a/**/a", "a/a/b/a/b", False),
-        ("a?c", "ac", False),
         ("[!a-c]x", "bx", False),
         ("[]]x", "]x", True),
         ("[[:digit:]]", "7", True),
         ("[z-a]", "b", False),
-        ("[", "[", False),
-        (r"\*", "*", True),
-        ("*a*b*", "xxaxxbxx", True),
         ("a*", "a\nb", True),
     ],
 )

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
 from holdfast.model import base as models
@@ -20,8 +18,6 @@ LONG = "".join(f"line {number}\n" for number in range(20_000))
 
 def tool_with_output(output: Any) -> base.Tool:
     async def run(_: dict[str, Any]) -> Any:
-        if isinstance(output, Exception):
-            raise output
         return output
 
     return base.Tool(types.ToolSpec("give", "Gives.", {"type": "object", "properties": {}}), run)
@@ -119,18 +115,9 @@ async def test_only_the_beginning_of_a_huge_output_is_kept(
     assert outputs.kept[kept["blob"]].decode() == "ä" * 40_000
 
 
-async def test_long_error_is_shortened(outputs: OutputStore) -> None:
-    shown, _ = await outputs.call_shortened(errors.ToolFailed("no " * 50_000))
-    assert shown.startswith("Error: no no")
-    assert len(shown) < long_output.MAX_OUTPUT + 300
-
-
-@pytest.mark.parametrize("error", [errors.StoreError(), OSError("disk full"), RuntimeError("odd")])
-async def test_output_that_cannot_be_kept_is_shortened_without_a_pointer(error: Exception) -> None:
-    assert await OutputStore(error).call(LONG) == long_output.shorten(LONG)
-
-
-async def test_output_is_not_kept_without_a_tool_that_reads_it(outputs: OutputStore) -> None:
+async def test_output_that_cannot_be_kept_or_read_is_shortened_without_a_pointer(outputs: OutputStore) -> None:
+    for error in (errors.StoreError(), OSError("disk full")):
+        assert await OutputStore(error).call(LONG) == long_output.shorten(LONG)
     registered = registry.Registry([tool_with_output(LONG)], keep=outputs.keep)
     assert (await registered.run(types.ToolCall("x", "give", {}))).content == long_output.shorten(LONG)
     assert outputs.kept == {}
@@ -140,10 +127,8 @@ async def test_output_is_not_kept_without_a_tool_that_reads_it(outputs: OutputSt
     ("arguments", "reason"),
     [
         ({"id": "../../etc/passwd"}, "Invalid output id"),
-        ({"id": "A" * 64}, "Invalid output id"),
         ({"id": "f" * 64}, "There is no blob"),
         ({"id": f"{0:064x}", "from_character": -1}, "must be at least 0"),
-        ({"id": f"{0:064x}", "length": 0}, "must be at least 0"),
         ({"id": f"{1:064x}"}, "not text"),
     ],
 )
@@ -153,15 +138,6 @@ async def test_only_kept_text_can_be_read(outputs: OutputStore, arguments: dict[
     assert not result.ok
     assert reason in str(result.content)
     assert "nothing from 9 on" in str((await outputs.read(id=f"{0:064x}", from_character=9)).content)
-
-
-@given(text=st.text(min_size=1, max_size=300), begin=st.integers(0, 400), length=st.integers(1, 400))
-async def test_any_range_of_any_text_is_read(text: str, begin: int, length: int) -> None:
-    outputs = OutputStore()
-    outputs.kept["0" * 64] = text.encode()
-    content = str((await outputs.read(id="0" * 64, from_character=begin, length=length)).content)
-    piece = text[begin : begin + length]
-    assert content.split("\n", 1)[1:] == ([piece] if piece else [])
 
 
 async def test_kept_output_lives_as_long_as_its_message(tmp_path: Path, db: AsyncSessionDB) -> None:

@@ -13,13 +13,6 @@ from holdfast import types
 from holdfast.tools import plugins, registry
 from tests.support.plugin_packages import TOOL_SOURCE, install_package
 
-INVALID_NAME = """
-from holdfast import types
-from holdfast.tools import base
-
-weather = base.Tool(types.ToolSpec("a b", "", {}), None)
-"""
-
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -55,36 +48,22 @@ async def test_function_may_return_several_tools(site: Path) -> None:
     [
         ("raise RuntimeError('no luck')", ":weather", "RuntimeError: no luck"),
         ("import sys; sys.exit(3)", ":weather", "SystemExit: 3"),
-        ("x = (", ":weather", "SyntaxError"),
-        ("", ":weather", "AttributeError"),
         ("import nowhere_to_be_found", "", "ModuleNotFoundError"),
         ("def weather():\n    yield 1\n    raise ValueError('in the midst')", ":weather", "in the midst"),
-        ("weather = 'a text'", ":weather", "returned str instead of a tool"),
         ("def weather():\n    return None", ":weather", "returned NoneType instead of a tool"),
-        ("def weather(needed):\n    return needed", ":weather", "TypeError"),
-        (INVALID_NAME, ":weather", "'a b'"),
     ],
 )
 def test_broken_package_is_named_and_the_others_are_loaded(site: Path, source: str, target: str, reason: str) -> None:
     install_package(site, "broken-one", {"weather": target}, source)
     install_package(site, "whole", {"b": ":fine"}, TOOL_SOURCE.format(name="fine"))
-    found = plugins.load()
+    install_package(site, "sly", {"a": ":shell"}, TOOL_SOURCE.format(name="shell"))
+    found = plugins.load(taken=["shell"])
     assert names(found) == ["fine"]
-    (problem,) = found.problems
+    problem, taken = found.problems
+    assert "plug-in sly" in taken
+    assert "Holdfast itself" in taken
     assert "broken-one" in problem
     assert reason in problem
-
-
-def test_name_that_is_used_already_is_refused(site: Path) -> None:
-    for package, name in (("early", "weather"), ("late", "weather"), ("sly", "shell")):
-        install_package(site, package, {"a": f":{name}"}, TOOL_SOURCE.format(name=name))
-    found = plugins.load(taken=["shell"])
-    assert names(found) == ["weather"]
-    late, sly = found.problems
-    assert "plug-in late" in late
-    assert "that early uses already" in late
-    assert "plug-in sly" in sly
-    assert "Holdfast itself" in sly
 
 
 @pytest.mark.parametrize("spelled", ["my-plug", "My_Plug", "my.plug"])

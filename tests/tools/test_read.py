@@ -47,7 +47,7 @@ def test_invalid_arguments_are_refused(tmp_path: Path, wrong: dict[str, Any]) ->
     st.integers(1, 15),
     st.integers(1, 15),
 )
-def test_any_range_of_any_text_is_read(given: list[str], ended: bool, first: int, count: int) -> None:
+def test_any_range_of_any_text_is_read_across_blocks(given: list[str], ended: bool, first: int, count: int) -> None:
     text = "\n".join(given) + ("\n" if ended and given else "")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
     file = io.BytesIO(text.encode())
@@ -55,18 +55,11 @@ def test_any_range_of_any_text_is_read(given: list[str], ended: bool, first: int
         with pytest.raises(errors.ToolFailed, match=rf"The file has {len(lines)} lines\."):
             read.read_lines(file, first, count)
         return
-    found = read.read_lines(file, first, count)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(read, "BLOCK_BYTES", 7)
+        found = read.read_lines(file, first, count)
     assert list(found.lines) == lines[first - 1 : first - 1 + count]
     assert found.total == len(lines)
-
-
-def test_lines_are_found_across_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read, "BLOCK_BYTES", 7)
-    data = "\n".join(map(str, range(1, 301))).encode()
-    for first in (1, 2, 9, 10, 11, 100, 299, 300):
-        found = read.read_lines(io.BytesIO(data), first, 3)
-        assert found.lines == tuple(map(str, range(first, min(first + 3, 301))))
-        assert found.total == 300
 
 
 def test_huge_file_is_read_by_range_in_little_memory(tmp_path: Path) -> None:

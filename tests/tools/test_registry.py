@@ -38,7 +38,7 @@ def test_invalid_arguments_are_refused(given: dict[str, Any], reason: str) -> No
 
 
 @pytest.mark.parametrize("long", [False, True])
-@pytest.mark.parametrize("begin", ["Error: nothing found in 3 files.", "[No result: none]", "found"])
+@pytest.mark.parametrize("begin", ["Error: nothing found in 3 files.", "[No result: none]"])
 async def test_success_does_not_depend_on_the_words_of_a_result(begin: str, long: bool) -> None:
     text = begin + " and more" * 10_000 if long else begin
 

@@ -15,17 +15,15 @@ ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 @given(st.text(), st.text())
 def test_any_name_is_made_valid_for_providers(server: str, tool: str) -> None:
     assert ACCEPTED.fullmatch(names.tool_name(server, tool))
+    assert names.tool_name("github", "create_issue") == "github__create_issue"
 
 
-@given(st.tuples(st.text(max_size=80), st.text(max_size=80)), st.tuples(st.text(), st.text()))
+SIMILAR = st.text(st.sampled_from("aA_ -"), max_size=4) | st.text(max_size=80)
+
+
+@given(st.tuples(SIMILAR, SIMILAR), st.tuples(SIMILAR, SIMILAR))
 def test_names_of_any_two_tools_differ(one: tuple[str, str], other: tuple[str, str]) -> None:
     assert (names.tool_name(*one) == names.tool_name(*other)) == (one == other)
-
-
-def test_similar_servers_and_tools_have_different_names() -> None:
-    pairs = [("a", "b__c"), ("a__b", "c"), ("a_", "b"), ("a", "_b"), ("a", "b"), ("A", "b"), ("a", "b "), ("a b", "c")]
-    assert len({names.tool_name(*pair) for pair in pairs}) == len(pairs)
-    assert names.tool_name("github", "create_issue") == "github__create_issue"
 
 
 @given(st.text(max_size=3_000))

@@ -39,6 +39,8 @@ def test_server_is_a_command_or_an_address(tmp_path: Path) -> None:
     assert files.timeout == 5
     assert (far.url, far.headers) == ("https://example.org/mcp", {"Authorization": "Bearer s3cret-value"})
     assert far.missing == ()
+    (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
+    assert wanted.missing == ("KEY", "WHERE")
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
@@ -48,11 +50,6 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     text = '[mcpServers.a]\nurl = "http://x"\nheaders = { A = "Bearer t0ken-value", B = "${K} x" }'
     (wanted,) = load(tmp_path, text, K="s3cret-value")
     assert wanted.given == (("A", "Bearer t0ken-value"), ("B", "s3cret-value x"), ("K", "s3cret-value"))
-
-
-def test_missing_variables_are_named(tmp_path: Path) -> None:
-    (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
-    assert wanted.missing == ("KEY", "WHERE")
 
 
 @pytest.mark.parametrize(
