@@ -1,11 +1,10 @@
-"""Two agents on one conversation without leases, each in its own thread or process."""
+"""Two agents on one conversation without leases, each in its own process."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import threading
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
 from holdfast import AsyncSessionDB, SessionDB
@@ -34,16 +33,10 @@ class WithoutLocks(AsyncSessionDB):
         return super().__getattribute__(name)
 
 
-def compete(target: str, threads: bool) -> list[Part]:
+def compete(target: str) -> list[Part]:
     """Let two agents take a turn and compact, so that both have a summary before either commits."""
-    if threads:
-        barrier: Any = threading.Barrier(2)
-        pool: Executor = ThreadPoolExecutor(2, initializer=_share, initargs=(barrier,))
-    else:
-        context = multiprocessing.get_context("spawn")
-        barrier = context.Barrier(2)
-        pool = ProcessPoolExecutor(2, context, _share, (barrier,))
-    with pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, context, _share, (context.Barrier(2),)) as pool:
         return list(pool.map(_take_part, [target] * 2, ["one", "two"]))
 
 

@@ -64,6 +64,7 @@ async def test_invalid_arguments_start_nothing(run: ShellRunner, wrong: dict[str
     with pytest.raises(errors.ToolFailed):
         await run.tool.run({"command": f"touch {run.root}/ran", **wrong})
     assert not (run.root / "ran").exists()
+    assert [shell.limit_timeout(given) for given in (0.5, 601, float("inf"))] == [0.5, 600, 600]
 
 
 async def test_left_processes_are_stopped_and_counted(run: ShellRunner) -> None:
