@@ -119,7 +119,9 @@ class BackgroundProgram:
     def __init__(self, leash: Leash, folder: Path) -> None:
         self.folder, self.leash = folder, leash
         self.records = FileProcessStore(folder / "records")
-        self.processes = background.BackgroundProcesses(self.records, str(folder / "home"), lambda: leash.environment)
+        self.processes = background.BackgroundProcesses(
+            self.records, str(folder / "home"), lambda: leash.environment, max_processes=4
+        )
 
     async def start(self, command: str, *, input: bool = False) -> types.Process:
         return await self.processes.start("talk", command, str(self.folder), input)

@@ -170,11 +170,16 @@ async def test_record_without_a_process_is_gone_and_cannot_start_later(program: 
         assert background.find_ending(msgspec.structs.replace(process, place=text), 0) is not None
 
 
-async def test_failed_start_is_raised_and_reported(program: BackgroundProgram) -> None:
+async def test_start_that_fails_or_exceeds_the_limit_is_raised(program: BackgroundProgram) -> None:
     with pytest.raises(errors.ToolFailed, match="could not be started: No such file"):
         await program.processes.start("talk", "true", str(program.folder / "none"))
     assert [row.state for row in await program.records.every("talk", False)] == ["gone"]
     assert "Status: never started: No such file or directory." in program.records.notices[0]
+    for _ in range(4):
+        await program.start("sleep 1000")
+    with pytest.raises(errors.ToolFailed, match="4 processes are running already"):
+        await program.start("sleep 1000")
+    assert len(await program.records.every("talk", True)) == 4
 
 
 async def test_cancelled_start_leaves_nothing_running(program: BackgroundProgram) -> None:
@@ -189,16 +194,6 @@ async def test_cancelled_start_leaves_nothing_running(program: BackgroundProgram
             await program.processes.stop(starting.result())
         await until_async(lambda: not program.leash.at_large(), "no process is left")
     assert cancelled
-
-
-async def test_processes_of_a_conversation_are_limited(program: BackgroundProgram) -> None:
-    limited = background.BackgroundProcesses(
-        program.records, str(program.folder / "home"), lambda: program.leash.environment, max_processes=1
-    )
-    await limited.start("talk", "sleep 1000", str(program.folder))
-    with pytest.raises(errors.ToolFailed, match="running already"):
-        await limited.start("talk", "sleep 1000", str(program.folder))
-    assert len(await program.records.every("talk", False)) == 1
 
 
 # --- other machines, other boots -----------------------------------------------------------------------------

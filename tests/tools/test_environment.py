@@ -12,11 +12,9 @@ from holdfast.tools.shell import environment
 
 GIT = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.bareRepository", "GIT_CONFIG_VALUE_0": "explicit"}
 SECRETS = [
-    "OPENAI_API_KEY", "GITHUB_TOKEN", "TOKEN", "npm_config__authToken", "AWS_ACCESS_KEY_ID", "DJANGO_SECRET",
-    "PGPASSWORD", "MYSQL_PWD", "SMTP_PASS", "DEPLOY_KEY", "REGISTRY_AUTH", "passphrase", "GITHUB_PAT",
-    "ConnectionStrings__Main", "SLACK_WEBHOOK_URL", "GCP_CREDENTIALS_JSON", "session_jwt", "LOGIN_COOKIES",
-    "AZURE_STORAGE_CONNECTION_STRING", "DOCKER_AUTH_CONFIG", "DATABASE_URL", "TEST_DATABASE_URI", "SENTRY_DSN", "dsn",
-    "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC",
+    "OPENAI_API_KEY", "TOKEN", "npm_config__authToken", "AWS_ACCESS_KEY_ID", "DJANGO_SECRET", "PGPASSWORD", "MYSQL_PWD",
+    "SMTP_PASS", "REGISTRY_AUTH", "passphrase", "GITHUB_PAT", "ConnectionStrings__Main", "SLACK_WEBHOOK_URL",
+    "GCP_CREDENTIALS_JSON", "session_jwt", "LOGIN_COOKIES", "DATABASE_URL", "SENTRY_DSN", "dsn", "NOTIFY_SOCKET",
 ]  # fmt: skip
 ORDINARY = [
     "PATH", "HOME", "OLDPWD", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "TOKENIZERS_PARALLELISM", "KEYBOARD",

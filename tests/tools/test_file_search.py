@@ -123,13 +123,10 @@ def test_invalid_text_is_refused(tmp_path: Path, text: str, reason: str) -> None
     assert reason in str(result.content)
 
 
-@pytest.fixture
-def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_expression_is_ended_in_each_file_and_does_not_block_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(file_search.LineMatcher, "timeout_seconds", 0.2)
-
-
-@pytest.mark.usefixtures("short_timeout")
-async def test_slow_expression_is_ended_in_each_file_and_does_not_block_the_loop(tmp_path: Path) -> None:
     write_slow_files(tmp_path, 1)
     (tmp_path / "good").write_text("aaa\n", encoding="utf-8")
     search = asyncio.create_task(FileTools(tmp_path).awaited("search_files", text=SLOW, regex=True))

@@ -13,8 +13,8 @@ from holdfast.tools import memory, registry
 from tests.support.memory_notes import FakeMemory, make_note
 
 
-async def call(notes: FakeMemory, actions: tuple[memory.Action, ...] = memory.ACTIONS, **arguments: Any) -> str:
-    tools = registry.Registry([memory.memory(notes, actions)])
+async def call(notes: FakeMemory, **arguments: Any) -> str:
+    tools = registry.Registry([memory.memory(notes)])
     return str((await tools.run(types.ToolCall("x", memory.NAME, arguments))).content)
 
 
@@ -35,14 +35,6 @@ async def test_notes_are_added_revised_listed_and_deleted() -> None:
 async def test_invalid_arguments_change_nothing(arguments: dict[str, Any]) -> None:
     notes = FakeMemory("Likes tea.")
     assert (await call(notes, **arguments)).startswith("Error: ")
-    assert list(notes.notes) == [1]
-
-
-async def test_actions_can_be_restricted() -> None:
-    notes = FakeMemory("Likes tea.")
-    tool = memory.memory(notes, ("remember", "list"))
-    assert tool.spec.parameters["properties"]["action"]["enum"] == ["remember", "list"]
-    assert "must be one of" in await call(notes, ("remember", "list"), action="forget", id=1)
     assert list(notes.notes) == [1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +25,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def names(found: plugins.PluginTools) -> list[str]:
     return [tool.spec.name for tool in found.tools]
-
-
-def run_with(folder: Path, code: str) -> str:
-    script = f"import sys; sys.path.append({str(folder)!r})\n{code}"
-    command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 async def test_function_may_return_several_tools(site: Path) -> None:
@@ -71,12 +64,3 @@ def test_disabled_package_is_not_imported(site: Path, spelled: str) -> None:
     assert plugins.load() == plugins.PluginTools()
     install_package(site, "my-plug", {"a": ":weather"}, "raise RuntimeError")
     assert plugins.load(disabled=[spelled]) == plugins.PluginTools()
-
-
-def test_version_option_loads_no_package(tmp_path: Path) -> None:
-    loaded = tmp_path / "loaded"
-    install_package(tmp_path, "loud", {"a": ":weather"}, f"open({str(loaded)!r}, 'w').close()")
-    run_with(tmp_path, "import holdfast.cli; sys.argv[1:] = ['--version']; holdfast.cli.main()")
-    assert not loaded.exists()
-    run_with(tmp_path, "from holdfast.tools import plugins; plugins.load()")
-    assert loaded.exists()

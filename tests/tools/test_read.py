@@ -9,7 +9,6 @@ import struct
 import tracemalloc
 import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,12 +32,6 @@ def test_lines_are_numbered(tmp_path: Path, data: bytes, shown: str) -> None:
     (tmp_path / "a.txt").write_bytes(data)
     tools = FileTools(tmp_path)
     assert tools.text("read_file", path="a.txt") == tools.text("read_file", path=str(tmp_path / "a.txt")) == shown
-
-
-@pytest.mark.parametrize("wrong", [{"from_line": 0}, {"lines": -1}, {"from_line": "1"}, {"from_line": True}, {"x": 1}])
-def test_invalid_arguments_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    (tmp_path / "a.txt").write_text("one", encoding="utf-8")
-    assert not FileTools(tmp_path)("read_file", path="a.txt", **wrong).ok
 
 
 @given(
@@ -112,19 +105,9 @@ def test_many_or_wide_lines_come_in_parts_and_none_is_missing(tmp_path: Path) ->
 def test_growing_file_ends_where_it_ended_at_the_start(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"a\n" * 10)
-    asked = 0
     with open(path, "rb") as file, open(path, "ab", buffering=0) as more:
-
-        def grow() -> bool:
-            nonlocal asked
-            asked += 1
-            more.write(b"b\n" * 10)
-            return False
-
-        found = read.read_lines(file, 1, 5, grow)
-    assert found.lines == ("a",) * 5
-    assert found.total == 10
-    assert asked < 20
+        found = read.read_lines(file, 1, 5, lambda: more.write(b"b\n" * 10) == 0)
+    assert (found.lines, found.total) == (("a",) * 5, 10)
 
 
 def test_cancelled_read_stops_early(tmp_path: Path) -> None:

@@ -16,27 +16,6 @@ def test_two_tools_of_one_name_are_refused() -> None:
         registry.Registry([agents.says("x"), agents.says("x")])
 
 
-SCHEMA = {
-    "properties": {"n": {"type": "number"}, "kind": {"type": "string", "enum": ["a", "b"]}, "any": {}},
-    "required": ["n"],
-}
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        ({}, "arguments: n"),
-        ({"n": "1"}, "type number"),
-        ({"n": True}, "type number"),
-        ({"n": 1, "kind": "c"}, "a, b"),
-    ],
-)
-def test_invalid_arguments_are_refused(given: dict[str, Any], reason: str) -> None:
-    with pytest.raises(errors.ToolFailed, match=reason):
-        registry.check_arguments(given, SCHEMA)
-    assert registry.check_arguments({"n": 1.5, "kind": "a", "any": [1]}, SCHEMA)
-
-
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("begin", ["Error: nothing found in 3 files.", "[No result: none]"])
 async def test_success_does_not_depend_on_the_words_of_a_result(begin: str, long: bool) -> None:

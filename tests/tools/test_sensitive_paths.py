@@ -82,7 +82,7 @@ def test_file_of_a_bare_repository_is_written_with_a_warning(
 
 
 @pytest.mark.parametrize("path", [".env", "harmless.txt"])
-def test_secret_is_read_only_with_approval(tmp_path: Path, path: str) -> None:
+def test_secret_is_read_only_with_approval_and_never_searched(tmp_path: Path, path: str) -> None:
     (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "harmless.txt").symlink_to(".env")
     denied = FileTools(tmp_path, allow=False)
@@ -92,10 +92,6 @@ def test_secret_is_read_only_with_approval(tmp_path: Path, path: str) -> None:
     (act,) = denied.acts
     assert (act.kind, bool(act.danger), act.paths) == ("look", True, (str(tmp_path / ".env"),))
     assert FileTools(tmp_path).text("read_file", path=path) == "1\tKEY=abc"
-
-
-def test_secrets_are_not_searched(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "a.py").write_text("KEY=os", encoding="utf-8")
     told = FileTools(tmp_path).text("search_files", text="KEY=")
     assert told == "a.py:1: KEY=os\n[1 files that may hold secrets were not searched.]"

@@ -247,18 +247,6 @@ def test_mode_is_kept_and_a_new_file_has_the_default_mode(root: Path) -> None:
     assert sorted(os.listdir(root)) == ["deep", "run.sh"]
 
 
-def test_failed_write_leaves_the_old_file_and_no_temporary_one(root: Path) -> None:
-    where = workspace.Workspace([str(root)])
-    (root / "a").write_text("old", encoding="utf-8")
-    with pytest.raises(errors.ToolFailed, match="changed by another"):
-        where.write(where.resolve("a"), b"new", None)
-    (root / "folder").mkdir()
-    with pytest.raises(errors.ToolFailed):
-        where.write(where.resolve("folder"), b"new", None)
-    assert sorted(os.listdir(root)) == ["a", "folder"]
-    assert (root / "a").read_text("utf-8") == "old"
-
-
 def test_no_descriptor_is_left_open(root: Path) -> None:
     (root / "a").mkdir()
     (root / "a" / "b").write_text("x", encoding="utf-8")

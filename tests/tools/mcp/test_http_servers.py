@@ -58,7 +58,6 @@ async def test_refused_call_does_not_end_the_server(
     ("status", "body"),
     [
         (404, None),
-        (404, {"error": {"code": -32600, "message": "Not here"}}),
         (400, {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}),
     ],
 )

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, types
+from holdfast import AsyncSessionDB, errors, events, types
+from holdfast.model import ScriptedModel
 from holdfast.tools import base, registry
 from holdfast.tools.mcp import servers, settings
-from tests.support.agents import LoopClock
+from tests.support import agents
 from tests.support.mcp_servers import HERE, PATIENCE, call, raw, running, tools
 from tests.support.polling import until_async
 
@@ -74,7 +75,7 @@ async def test_progress_is_shown_and_extends_the_timeout() -> None:
 
     async with running(raw(timeout=50)) as started:
         await started.offer()
-        clock, shown = LoopClock(), Progress()
+        clock, shown = agents.LoopClock(), Progress()
         assert await call(started, "raw__progress", shown) == "done"
         assert shown[0] == "raw: 1 of 5 on [2J it"
         assert len(shown) == 5  # That takes longer than the timeout.
@@ -124,18 +125,19 @@ async def test_abandoned_call_is_cancelled_at_the_server(tmp_path: Path, timeout
         assert stopped["params"]["requestId"] == asked["id"]
 
 
-async def test_dead_server_is_started_again_by_the_next_call(plain: servers.McpServers) -> None:
-    before = (await plain.offer()).tools
-    pid = await call(plain, "raw__pid")
-    with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
-        await call(plain, "raw__die")
-    after = await call(plain, "raw__pid")
-    assert after != pid
-    os.kill(int(after), signal.SIGKILL)
-    await until_async(lambda: plain.servers[0].state == "down")
-    assert "signal 9" in plain.servers[0].why
-    assert await call(plain, "raw__echo") == "{}"
-    assert (await plain.offer()).tools is before
+async def test_dead_server_is_started_again_by_the_next_call() -> None:
+    async with running(raw()) as plain:
+        before = (await plain.offer()).tools
+        pid = await call(plain, "raw__pid")
+        with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
+            await call(plain, "raw__die")
+        after = await call(plain, "raw__pid")
+        assert after != pid
+        os.kill(int(after), signal.SIGKILL)
+        await until_async(lambda: plain.servers[0].state == "down")
+        assert "signal 9" in plain.servers[0].why
+        assert await call(plain, "raw__echo") == "{}"
+        assert (await plain.offer()).tools is before
 
 
 async def test_server_that_keeps_dying_is_left_alone_for_a_while() -> None:
@@ -149,6 +151,21 @@ async def test_server_that_keeps_dying_is_left_alone_for_a_while() -> None:
             await call(started, "raw__echo")
         now[0] += servers.ENDS_WITHIN_SECONDS + 1
         assert await call(started, "raw__echo") == "{}"
+
+
+async def test_turn_that_waits_for_a_server_can_be_interrupted(db: AsyncSessionDB) -> None:
+    begun = asyncio.Event()
+
+    def emit(event: events.AnyEvent) -> None:
+        if isinstance(event, events.TurnStarted):
+            begun.set()
+
+    async with running(raw("silent")) as started:
+        agent = agents.agent(db, ScriptedModel(["a"]), session_id="here", tool_source=started.offer)
+        turn = asyncio.create_task(agent.run_conversation("hi", emit=emit))
+        await begun.wait()
+        agent.interrupt()
+        assert (await turn).interrupted
 
 
 # --- servers that are not available --------------------------------------------------------------------

@@ -67,10 +67,3 @@ def test_invalid_server_is_refused(tmp_path: Path, text: str, reason: str) -> No
     with pytest.raises(errors.SettingInvalid, match=reason) as caught:
         load(tmp_path, f"[mcpServers.a]\n{text}")
     assert "mcpServers" in str(caught.value)
-
-
-def test_project_settings_may_not_name_servers(tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / config.PROJECT_FILE).write_text('[mcpServers.a]\ncommand = "rm"')
-    with pytest.raises(errors.SettingInvalid, match="may not set `mcpServers`"):
-        config.load({"HOLDFAST_HOME": str(tmp_path)}, folder=str(tmp_path / "project"))
