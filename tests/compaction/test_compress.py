@@ -54,7 +54,7 @@ async def test_compaction_moves_to_a_new_head_with_a_smaller_context(talk: Async
 
 async def test_first_exchange_stays_and_the_ledger_names_the_replaced_messages(talk: AsyncSessionDB) -> None:
     rows = await talk.transcript("talk")
-    made = await compact(talk, writer := FakeSummarizer(), focus="the harbour")
+    made = await compacting_agent(talk, writer := FakeSummarizer()).compress_context("the harbour")
     context = await talk.context("talk")
     assert list(context)[:2] == rows[:2]
     assert context[-1] == rows[-1]

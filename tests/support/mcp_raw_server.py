@@ -64,13 +64,12 @@ HOSTILE = [
 def list_tools(cursor: str | None) -> dict[str, Any]:
     if MODE == "hostile":
         return {"tools": [{"name": n, "description": d, "inputSchema": s} for n, d, s in HOSTILE]}
+    if MODE == "ten":
+        return {"tools": [{"name": f"t{n}", "inputSchema": ANY} for n in range(10)]}
     if MODE in ("pages", "endless"):
         page = int(cursor or 0)
-        tools = [{"name": f"t{page}_{n}", "inputSchema": ANY} for n in range(3)]
-        more = MODE == "endless" or page < 4
-        return {"tools": tools, **({"nextCursor": str(page + 1)} if more else {})}
-    if MODE == "ten":
-        return {"tools": [{"name": f"t{n}", "description": "Does it. " * 20, "inputSchema": ANY} for n in range(10)]}
+        more = {"nextCursor": str(page + 1)} if MODE == "endless" or page < 4 else {}
+        return {"tools": [{"name": f"t{page}_{n}", "inputSchema": ANY} for n in range(3)], **more}
     hints = {"readOnlyHint": True, "destructiveHint": False}
     return {"tools": [{"name": n, "description": f"{n}s", "inputSchema": ANY, "annotations": hints} for n in PLAIN]}
 
@@ -183,10 +182,8 @@ def handle(message: dict[str, Any]) -> None:
             send(id=number, result={"protocolVersion": "2025-06-18", "capabilities": can, "serverInfo": info})
         case "tools/list":
             send(id=number, result=list_tools(params.get("cursor")))
-        case "prompts/list":
-            send(id=number, result={"prompts": PROMPTS})
-        case "prompts/get":
-            send(id=number, result=get_prompt(params))
+        case "prompts/list" | "prompts/get" as method:
+            send(id=number, result={"prompts": PROMPTS} if method == "prompts/list" else get_prompt(params))
         case "tools/call":
             call_tool(number, params)
         case None:
@@ -240,11 +237,9 @@ def start() -> None:
 
 def start_child() -> None:
     child = subprocess.Popen([sys.executable, "-I", "-c", CHILDREN[MODE], str(FILE)])
-    pids = [child.pid]
+    FILE.with_suffix(".pids").write_text(f"{child.pid} {os.getpid()}" if MODE == "stubborn" else str(child.pid))
     if MODE == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        pids.append(os.getpid())
-    FILE.with_suffix(".pids").write_text(" ".join(map(str, pids)))
 
 
 if __name__ == "__main__":

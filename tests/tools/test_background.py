@@ -196,9 +196,6 @@ async def test_cancelled_start_leaves_nothing_running(program: BackgroundProgram
     assert cancelled
 
 
-# --- other machines, other boots -----------------------------------------------------------------------------
-
-
 def move(process: types.Process, host: str, boot: str) -> types.Process:
     found = msgspec.structs.replace(background.location(process), host=host, boot=boot)
     return msgspec.structs.replace(process, place=msgspec.json.encode(found).decode())
@@ -232,9 +229,6 @@ async def test_recorded_end_counts_on_any_machine_and_an_earlier_boot_is_gone(pr
     os.unlink(Path(folder_of(process)) / "status")
     earlier = move(process, background.location(process).host, "earlier")
     assert (background.find_ending(earlier) or ("",))[0] == "gone"
-
-
-# --- input and folders -------------------------------------------------------------------------------------
 
 
 async def test_writing_input_that_is_not_read_ends_in_time(program: BackgroundProgram) -> None:

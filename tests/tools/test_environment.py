@@ -42,7 +42,6 @@ def test_ordinary_variable_is_inherited(name: str) -> None:
         ("https://a.example/simple https://ann:hunter2@b.example/simple", False),
         ("https://ghp_0123456789abcdef@example.com/x", False),
         ("Endpoint=sb://x;SharedAccessKey=hunter2", False),
-        ("https://example.com/a:b@c", True),
         ("", True),
     ],
 )

@@ -229,12 +229,10 @@ FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
     (SRC, act("write_file", "change", "/work/project/src/a/b"), "allow"),
     (SRC, act("write_file", "change", "/work/project/srcx/b"), "ask"),
     (SRC, act("write_file", "change", "/work/project/src/a", "/etc/x"), "ask"),
-    (SRC, act("edit_file", "change", "/work/project/src/a"), "ask"),
     (SRC, act("write_file", "change"), "ask"),
     ({"allow": ["write_file(src/*)"]}, act("write_file", "change", "/work/project/src/a/b"), "ask"),
     ({"allow": ["write_file(~/notes/*)"]}, act("write_file", "change", "/home/me/notes/a"), "allow"),
     ({"allow": ["github__*"]}, act("github__list", "reach"), "allow"),
-    ({"allow": ["github__*"]}, act("gitlab__list", "reach"), "ask"),
     ({"allow": ["github__*"], "deny": ["github__delete"]}, act("github__delete", "reach"), "deny"),
     ({"allow": ["custom"], "deny": ["custom(rm)"]}, act("custom", "run", detail="ls"), "ask"),
 ]

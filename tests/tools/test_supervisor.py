@@ -147,9 +147,6 @@ def test_command_with_too_many_processes_is_killed(runner: SupervisorRunner, com
     assert (status.why, status.stuck) == ("processes", 0)
 
 
-# --- kept --------------------------------------------------------------------------------------------------
-
-
 def test_folder_has_one_supervisor_only(runner: SupervisorRunner, tmp_path: Path) -> None:
     folder = str(runner.folder)
     assert runner.start_kept("echo one; sleep 1000")
@@ -239,9 +236,6 @@ async def test_call_with_a_stopped_supervisor_can_be_cancelled(leash: Leash, tmp
     assert leash.at_large() == []
 
 
-# --- the program dies --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
 @pytest.mark.parametrize("attack", ["trap '' TERM", *(attack for attack in ATTACKS if "-9" not in attack)])
 def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
@@ -268,9 +262,6 @@ def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
     until(lambda: not leash.at_large(), "no process is left")
     # A supervisor that ended before the program leaves the folder to it.
     assert ATTACKS.get(attack) == "[killed]" or os.listdir(temporary_folder) == []
-
-
-# --- background processes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("attack", "ended"), [("kill -9 $PPID", "gone"), ("kill $PPID", "killed")])

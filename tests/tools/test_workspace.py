@@ -87,9 +87,6 @@ def test_paths_are_relative_to_the_first_root_and_may_be_in_any(root: Path) -> N
             where.resolve(path)
 
 
-# --- special files ------------------------------------------------------------------------------------
-
-
 def test_pipes_sockets_and_folders_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(root / "pipe")
     (root / "folder").mkdir()
@@ -165,9 +162,6 @@ def test_file_replaced_right_before_it_is_opened_is_refused(
         pytest.fail(f"opened: {file.read()!r}")
 
 
-# --- files of the program -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "path",
     ["home/config.toml", "holdfast.db", "holdfast.db-wal", "link.toml", "hard.db", "folder/config.toml",
@@ -192,9 +186,6 @@ def test_files_of_the_program_are_closed_under_any_name(root: Path, path: str) -
     assert not tools.acts
     (root / "home-page.txt").write_text("hello", encoding="utf-8")
     assert tools.text("read_file", path="home-page.txt") == "1\thello"
-
-
-# --- names --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "-rf", "é" * 127, "'quoted\"", "\u202egnp.exe", "*", "~"])

@@ -91,7 +91,6 @@ def test_unusable_schema_is_refused(given: dict[str, Any], why: str) -> None:
     [
         ("TOKEN", "plain-words"),
         ("apiKey", "plain-words"),
-        ("X-Api-Keys", "plain-words"),
         ("Authorization", "Bearer plainwords"),
         ("WHERE", "postgres://me:plain-words@host/db"),
         ("WHAT", "ghp_0123456789abcdefghij"),
