@@ -291,8 +291,6 @@ async def test_server_of_the_sdk_speaks_the_newest_protocol_and_may_change_its_t
     async with running(config) as started:
         before = (await started.offer()).tools
         assert await call(started, "kind__add", a=1, b=2) == "3"
-        with pytest.raises(errors.ToolFailed, match="kind: "):
-            await call(started, "kind__broken")
         await call(started, "kind__grow")
         await until_async(lambda: started.servers[0].stale)
         after = (await started.offer()).tools
