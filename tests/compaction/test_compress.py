@@ -18,7 +18,6 @@ from holdfast.runtime import wording
 from tests.faults import agent_processes
 from tests.support import agents, conversations
 from tests.support.compaction import (
-    WINDOW,
     FakeSummarizer,
     append_questions,
     blocked_summary,
@@ -27,7 +26,6 @@ from tests.support.compaction import (
     compacting_agent,
     fill,
 )
-from tests.support.polling import until_async
 
 TOKEN = "Ab3dEf6hIj9kLm2nOp5qRs8tUv1wXy4z"
 KEY = f"sk-proj-{TOKEN}"
@@ -56,7 +54,7 @@ async def test_compaction_moves_to_a_new_head_with_a_smaller_context(talk: Async
 
 async def test_first_exchange_stays_and_the_ledger_names_the_replaced_messages(talk: AsyncSessionDB) -> None:
     rows = await talk.transcript("talk")
-    made = await compact(talk, writer := FakeSummarizer(), focus="the harbour")
+    made = await compacting_agent(talk, writer := FakeSummarizer()).compress_context("the harbour")
     context = await talk.context("talk")
     assert list(context)[:2] == rows[:2]
     assert context[-1] == rows[-1]
@@ -65,12 +63,13 @@ async def test_first_exchange_stays_and_the_ledger_names_the_replaced_messages(t
     assert (kept.ledger["ranges"], kept.ledger["carried"]) == ([[3, made.cut_seq]], [])
 
 
-async def test_next_summary_is_made_from_the_previous_one_without_its_mark(talk: AsyncSessionDB) -> None:
-    agent = compacting_agent(talk, writer := FakeSummarizer())
+async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secrets(talk: AsyncSessionDB) -> None:
+    agent = compacting_agent(talk, writer := FakeSummarizer(lambda request: f"{brief_summary(request)} Key: {KEY}."))
     await agent.compress_context()
     await append_questions(talk)
     assert (await agent.compress_context()).outcome is Outcome.COMPACTED
-    assert [each.previous for each in writer.requests] == [None, f"> {brief_summary(writer.requests[0])}"]
+    before = f"> {brief_summary(writer.requests[0])} Key: [redacted]."
+    assert [each.previous for each in writer.requests] == [None, before]
 
 
 # --- several agents --------------------------------------------------------------------------------------
@@ -97,47 +96,10 @@ async def test_one_of_two_agents_compacts_and_the_other_keeps_its_context(talk: 
     assert len(await talk.sessions("talk")) == 2
 
 
-async def test_lease_of_another_process_is_respected(talk: AsyncSessionDB) -> None:
-    assert await talk.try_acquire_compression_lock("talk", "elsewhere:17:abc")
-    made = await compact(talk, writer := FakeSummarizer(), force=True)
-    assert (made.outcome, made.reason) == (Outcome.BUSY, "Another process is already compacting this conversation.")
-    assert made.retry_in is not None
-    assert writer.requests == []
-    assert tuple(made.messages) == (await talk.context("talk")).messages
-    assert await talk.get_compression_lock_holder("talk") == "elsewhere:17:abc"
-
-
-async def test_burst_of_turns_makes_no_fork(db: AsyncSessionDB) -> None:
-    await fill(db, exchanges=50)
-    several = [compacting_agent(db) for _ in range(4)]
-    for round_ in range(3):
-        results = await asyncio.gather(*(one.run_conversation(f"burst {round_}") for one in several))
-        assert all(result.completed for result in results)
-    for one in several:
-        await one.close()
-    sessions = await db.sessions("talk")
-    assert [each.ordinal for each in sessions] == list(range(1, len(sessions) + 1))
-    assert 2 <= len(sessions) <= 3
-    for each in sessions[:-1]:
-        assert len(await db.continuations(each.id)) == 1
-
-
 # --- messages during a compaction ------------------------------------------------------------------------
 
 
-async def test_messages_written_during_the_summary_stay_in_the_context(talk: AsyncSessionDB) -> None:
-    async def summarize(request: base.SummaryRequest) -> str:
-        await append_questions(talk, 60, "Meanwhile {}. ", 40)
-        return brief_summary(request)
-
-    made = await compact(talk, summarize)
-    assert made.outcome is Outcome.COMPACTED
-    said = [str(each).split(".")[0] for each in conversations.contents(await talk.context("talk"))[-60:]]
-    assert said == [f"Meanwhile {number}" for number in range(60)]
-    assert made.after < made.before  # Without these messages.
-
-
-async def test_messages_written_after_the_lease_are_not_summarized(
+async def test_messages_written_during_a_compaction_are_not_summarized_and_stay(
     talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     last, read = (await talk.conversation("talk")).last_seq, talk.context
@@ -147,33 +109,19 @@ async def test_messages_written_after_the_lease_are_not_summarized(
             await append_questions(talk, 60, "Too late {}. ", 40)  # More than the tail.
         return await read(*given)
 
+    async def append_and_summarize(request: base.SummaryRequest) -> str:
+        await append_questions(talk, 60, "Meanwhile {}. ", 40)
+        return brief_summary(request)
+
     monkeypatch.setattr(talk, "context", append_and_read)
-    made = await compact(talk, writer := FakeSummarizer())
+    made = await compact(talk, writer := FakeSummarizer(append_and_summarize))
     assert made.outcome is Outcome.COMPACTED
+    assert made.after < made.before  # Without these messages.
     assert max(each.seq for each in writer.requests[0].messages) < last
     assert made.cut_seq is not None
     assert made.cut_seq < last
-    assert all("Too late" in str(each) for each in conversations.contents(await talk.context("talk"))[-60:])
-
-
-async def test_turns_continue_during_a_compaction(db: AsyncSessionDB) -> None:
-    await fill(db, exchanges=50)
-    slow, reached, go = blocked_summary()
-    agent = compacting_agent(db, writer := FakeSummarizer(slow))
-    await agent.run_conversation("first")
-    await reached.wait()
-    for number in range(5):
-        assert (await agent.run_conversation(f"meanwhile {number}")).completed
-    assert len(writer.requests) == 1
-    go.set()
-
-    async def is_compacted() -> bool:
-        return len(await db.sessions("talk")) == 2
-
-    await until_async(is_compacted)
-    said = [each.content for each in await db.context("talk") if each.role == "user"]
-    assert said[-5:] == [f"meanwhile {number}" for number in range(5)]
-    await agent.close()
+    said = [str(each).split(".")[0] for each in conversations.contents(await talk.context("talk"))[-120:]]
+    assert said == [f"{when} {number}" for when in ("Too late", "Meanwhile") for number in range(60)]
 
 
 async def test_call_without_a_result_does_not_prevent_a_compaction(db: AsyncSessionDB) -> None:
@@ -235,22 +183,6 @@ async def test_compaction_that_cannot_shrink_enough_is_not_tried(force: bool, db
     assert (await agent.compress_context()).outcome is Outcome.COMPACTED
 
 
-@pytest.mark.parametrize("room", [0, 30, 45, 60, 200])
-async def test_extract_fits_whenever_a_cut_is_found_worth_a_summary(room: int, talk: AsyncSessionDB) -> None:
-    context = await talk.context("talk")
-    job = compacting_agent(talk).compaction_job()
-    found = compress.plan_cut(job, context)
-    assert found is not None
-    # The summary may have so many tokens besides its mark.
-    left = job.size(found.staying) + tokens.estimate(summary.MARK) + tokens.PER_MESSAGE + room
-    demanding = policy.CompactionPolicy(least_shrink=1 - left / job.size(context))
-    agent = compacting_agent(talk, FakeSummarizer(lambda _: 1 // 0), compaction_policy=demanding)
-    is_worth_it = compress.plan_cut(agent.compaction_job(), context) is not None
-    assert is_worth_it is (room > 50)
-    made = await agent.compress_context()
-    assert made.outcome is (Outcome.COMPACTED if is_worth_it else Outcome.NOTHING_TO_DO), made.reason
-
-
 async def test_only_exhaustion_suggests_a_new_conversation(talk: AsyncSessionDB) -> None:
     agent = compacting_agent(talk)
     for _ in range(6):
@@ -298,27 +230,18 @@ async def test_bad_summary_gives_way_to_an_extract_after_few_tries(
         assert reason.removeprefix("which ") in str(request.focus)
 
 
-async def test_rejected_summary_is_reported_when_the_second_is_accepted(talk: AsyncSessionDB) -> None:
-    texts = iter(["short"])
-    made = await compact(talk, lambda request: next(texts, brief_summary(request)), force=True)
-    assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
-    assert "An earlier summary was rejected: writer: it leaves out" in made.remark
-
-
 async def test_next_summarizer_is_asked_and_problems_are_in_the_ledger(talk: AsyncSessionDB) -> None:
-    failing = [FakeSummarizer(lambda _: 1 // 0), FakeSummarizer(lambda _: "forgetful")]
+    def fail(_: base.SummaryRequest) -> str:
+        raise errors.ModelError(f"bad \ud800\nwith {KEY}")
+
+    failing = [FakeSummarizer(fail), FakeSummarizer(lambda _: "forgetful")]
     made = await compact(talk, [*failing, FakeSummarizer()])
     assert (made.outcome, made.model) == (Outcome.COMPACTED, "writer")
     assert [len(each.requests) for each in failing] == [1, 2]
+    assert "was rejected: writer: bad ? with [redacted]; writer: it leaves out" in made.remark
     (kept,) = await talk.compactions("talk")
-    assert kept.ledger["notes"][0] == "writer: ZeroDivisionError"
+    assert kept.ledger["notes"][0] == "writer: bad ? with [redacted]"
     assert ["leaves out" in note for note in kept.ledger["notes"]] == [False, True, True]
-
-
-async def test_without_summarizers_an_extract_is_made_and_no_model_asked(talk: AsyncSessionDB) -> None:
-    model = ScriptedModel(["never"], window=WINDOW)
-    made = await agents.agent(talk, model, session_id="talk", summarizer=[]).compress_context()
-    assert (made.outcome, made.model, model.requests) == (Outcome.COMPACTED, None, [])
 
 
 @pytest.mark.parametrize("end", [[models.FinishDelta("length")], []], ids=["no room", "cut"])
@@ -389,20 +312,3 @@ async def test_no_part_of_a_secret_reaches_a_summarizer_or_is_stored(db: AsyncSe
     assert any("keep it" in text for text in given)
     for at in range(len(TOKEN) - 3):
         assert not [text for text in texts if TOKEN[at : at + 4] in text]
-
-
-async def test_secret_in_the_previous_summary_does_not_reach_a_summarizer(talk: AsyncSessionDB) -> None:
-    text = summary.add_mark(f"The key is {KEY}.")
-    await talk.commit_compaction(await talk.snapshot("talk"), summary=text, cut_seq=4)
-    made = await compact(talk, writer := FakeSummarizer(), force=True)
-    assert made.outcome is Outcome.COMPACTED
-    assert writer.requests[0].previous == "> The key is [redacted]."
-
-
-async def test_error_of_a_summarizer_is_stored_as_text_without_secrets(talk: AsyncSessionDB) -> None:
-    def fail(_: base.SummaryRequest) -> str:
-        raise errors.ModelError(f"bad \ud800\nwith {KEY}")
-
-    assert (await compact(talk, fail)).outcome is Outcome.COMPACTED
-    (made,) = await talk.compactions("talk")
-    assert made.ledger["notes"] == ["writer: bad ? with [redacted]"]

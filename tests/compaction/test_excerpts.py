@@ -58,13 +58,11 @@ def test_only_the_texts_of_a_message_are_changed() -> None:
     ("arguments", "expected"),
     [
         ('{"path": "a", "n": 3}', '{"path": "a", "n": 3}'),
-        ({"path": "a", "n": 3}, {"path": "a", "n": 3}),
         ('{"broken": "' + prose(900), ["text"]),
         ('{"text": "' + prose(900) + '", "n": 3}', ["n", "text"]),
-        ({"deep": {"text": prose(900)}, "n": 3}, ["deep", "n"]),
         ({f"name{number}": number for number in range(900)}, ["shortened"]),
     ],
-    ids=["short text", "short object", "not JSON", "text", "nested", "many short values"],
+    ids=["short text", "not JSON", "text", "many short values"],
 )
 def test_long_arguments_become_an_object(arguments: Any, expected: Any) -> None:
     long = message(1, "assistant", prose(900), tool_calls=[types.ToolCall("c", "tool", arguments)])
@@ -107,13 +105,6 @@ def test_message_that_fits_or_cannot_be_shortened_is_returned(content: types.Con
     assert excerpts.shorten(given, METER.of(given), METER.of) is given
 
 
-@given(st.text(max_size=3_000), st.integers(0, 400))
-def test_shortening_any_text_again_changes_nothing(text: str, room: int) -> None:
-    once = excerpts.shorten(message(1, "user", text), room, METER.of)
-    assert METER.of(once) <= max(room, 40)
-    assert METER.of(excerpts.shorten(once, room, METER.of)) <= METER.of(once)
-
-
 def history(outputs: list[int], request: str = "go on", newer: list[int] | None = None) -> list[types.Message]:
     """A request with tool outputs of so many words, then the last request, and newer outputs."""
     messages = [message(1, "user", prose(300))]
@@ -135,26 +126,15 @@ def history(outputs: list[int], request: str = "go on", newer: list[int] | None 
     [
         (history([300, 300]), 0, []),
         (history([10, 2_000, 2_000, 2_000]), 1_500, [5]),
-        (history([10, 2_000, 2_000, 2_000]), 4_000, [5, 7]),
-        (history([1_000], newer=[4_000]), 500, [3]),
         (history([1_000], newer=[4_000]), 5_000, [3, 6]),
     ],
-    ids=["fits", "oldest large output", "two outputs", "older than the turn", "output of the turn"],
+    ids=["fits", "oldest large output", "output of the turn"],
 )
 def test_oldest_large_outputs_are_shortened_first(messages: list[types.Message], less: int, changed: list[int]) -> None:
     budget = total(messages) - less
     shown = excerpts.shorten_all(messages, METER.of, budget)
     assert [old.seq for old, new in zip(messages, shown, strict=True) if old != new] == changed
     assert total(shown) <= budget
-
-
-def test_many_small_outputs_are_shortened_from_the_oldest() -> None:
-    messages = history([100] * 300)
-    budget = total(messages) * 6 // 10
-    shown = excerpts.shorten_all(messages, METER.of, budget)
-    changed = [old.seq for old, new in zip(messages, shown, strict=True) if old != new]
-    assert budget * 0.95 < total(shown) <= budget
-    assert changed == list(range(3, max(changed) + 1, 2))
 
 
 def test_last_request_is_shortened_last_and_a_summary_never() -> None:

@@ -8,7 +8,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.compaction import ledger, must_keep
+from holdfast.compaction import ledger
 from tests.support.messages import calling, message
 
 
@@ -18,14 +18,14 @@ def test_ledger_names_ranges_tools_files_and_open_requests() -> None:
         calling(4, "read_file", path="src/app/main.py"),
         calling(5, "run", command="pytest tests/app/test_main.py"),
         calling(9, "run", command="ls"),
-        message(10, "user", "Remind me to tag the release later."),
+        message(10, "user", "Remind me to tag the release with password=hunter2! later."),
     ]
     assert ledger.build(messages, ["model: took too long"]) == {
         "messages": 5,
         "ranges": [[3, 5], [9, 10]],
         "tools": {"run": 2, "read_file": 1},
         "files": ["src/app/main.py", "tests/app/test_main.py"],
-        "asks": ["Please fix src/app/main.py.", "Remind me to tag the release later."],
+        "asks": ["Please fix src/app/main.py.", "Remind me to tag the release with password=[redacted] later."],
         "notes": ["model: took too long"],
     }
 
@@ -55,17 +55,3 @@ def test_ranges_of_any_messages_cover_all_of_them(seqs: list[int]) -> None:
     assert len(ranges) <= ledger.MAX_RANGES
     assert all(any(first <= seq <= last for first, last in ranges) for seq in seqs)
     assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges))
-
-
-def test_last_of_too_many_ranges_reaches_to_the_end() -> None:
-    near = [*range(1, 2 * ledger.MAX_RANGES, 2)]
-    made = ledger.build([message(seq, "user", "x") for seq in [*near, 10_000, 20_000]])
-    assert made["ranges"][:2] == [[1, 1], [3, 3]]
-    assert made["ranges"][-1] == [near[-1], 20_000]
-    assert len(made["ranges"]) == ledger.MAX_RANGES
-
-
-def test_ledger_has_no_secrets() -> None:
-    messages = [message(1, "user", "Please use password=hunter2! for the login")]
-    assert "hunter2" not in json.dumps(ledger.build(messages))
-    assert "hunter2" not in str(must_keep.select(messages, None, 500))

@@ -59,7 +59,6 @@ def test_an_eighth_of_the_window_is_reserved_for_the_reply_up_to_a_limit(window:
         (9_000, (600, 500), "the reserved output"),
         (1_000, (8_700, 0), "the system prompt"),
         (1_000, (300, 8_250), "the tools"),
-        (0, (10_000, 0), "the system prompt"),
     ],
 )
 def test_largest_part_is_named_when_nothing_is_left_for_messages(
@@ -161,9 +160,8 @@ def test_budget_is_stored_and_read_and_stays_small() -> None:
     assert (len(recent), recent[-1]) == (policy.MAX_PER_HOUR, NOW)
 
 
-@pytest.mark.parametrize("body", [{"failures": "many"}, {"recent": 7}, {"cool_until": None}], ids=str)
-def test_invalid_stored_budget_counts_as_none(body: dict[str, Any]) -> None:
-    assert budgets.parse(body) == FRESH
+def test_invalid_stored_budget_counts_as_none() -> None:
+    assert budgets.parse({"failures": "many"}) == budgets.parse({"recent": 7}) == FRESH
 
 
 ENDINGS = st.sampled_from(["succeeded", "failed", "died", "lost"])

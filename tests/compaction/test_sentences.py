@@ -62,17 +62,3 @@ def test_folding_any_text_again_changes_nothing(text: str) -> None:
     once = sentences.fold(text)
     assert sentences.fold(once) == once
     assert all(before + after != "  " for before, after in pairwise(once))
-
-
-@pytest.mark.parametrize(
-    "tag", ["</record>", "<keep>", "</messages>", "</ Record >", "<\u200b/record>", "</re\u202ecord>"]
-)
-def test_no_line_can_end_its_section(tag: str) -> None:
-    line = sentences.fold(f"so {tag} SYSTEM")
-    assert ">" not in line
-    assert line.startswith("so (")
-
-
-def test_forms_of_a_word_are_one_term_and_scripts_without_spaces_have_pairs() -> None:
-    assert sentences.terms("Permits permitted") == sentences.terms("permit")
-    assert {"我们", "们决", "决定"} <= sentences.terms("我们决定")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -58,33 +57,28 @@ async def test_requests_are_pending_in_order_until_they_are_answered_once(calls:
     first, second = calls.asked
     assert calls.queue.pending == [first, second]
     assert await calls.queue.answer(approve(first)) == (True, None)
-    assert await one == ALLOWED
-    assert calls.queue.pending == [second]
+    assert (await one, calls.queue.pending) == (ALLOWED, [second])
     again = await calls.queue.answer(approve(first))
     assert (again.accepted, bool(again.notice)) == (False, True)
     calls.queue.deny_unanswered(second.request_id, "Nobody saw it.")
-    assert await two == DENIED
-    assert calls.queue.pending == []
+    assert (await two, calls.queue.pending) == (DENIED, [])
 
 
 async def test_prompt_returns_its_answer_or_is_withdrawn_when_another_client_answers(calls: ToolCalls) -> None:
-    async def never() -> Any:
-        await asyncio.Event().wait()
-
-    async def answer() -> events.Approve:
-        return approve(calls.asked[1])
+    async def answer(number: int) -> events.Approve:
+        return approve(calls.asked[number]) if number else await asyncio.Future()
 
     calls.other.open()
     one = await calls.start("one")
     request = calls.asked[0]
-    prompting = asyncio.create_task(calls.queue.prompt(request.request_id, never()))
+    prompting = asyncio.create_task(calls.queue.prompt(request.request_id, answer(0)))
     await asyncio.sleep(0)
     await calls.other.answer(approve(request, "deny"))
     assert await prompting is None
     assert await one == DENIED
-    assert await calls.queue.prompt(request.request_id, never()) is None
+    assert await calls.queue.prompt(request.request_id, answer(0)) is None
     two = await calls.start("two")
-    given = await calls.queue.prompt(calls.asked[1].request_id, answer())
+    given = await calls.queue.prompt(calls.asked[1].request_id, answer(1))
     assert given is not None
     assert (await calls.queue.answer(given)).accepted
     assert await two == ALLOWED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, errors, events
@@ -43,9 +44,7 @@ async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
         order.append("status" if "status" not in order else "usage")
 
     for name, command in (("compact", slow), ("status", note), ("usage", note)):
-        found = registry.COMMANDS[name]
-        fields = {field: getattr(found, field) for field in found.__struct_fields__}
-        changed = type(found)(**fields | {"run": command, "needs": False})
+        changed = msgspec.structs.replace(registry.COMMANDS[name], run=command, needs=False)
         monkeypatch.setitem(registry.COMMANDS, name, changed)
 
     async with runtimes.open_runtime(db) as run:
@@ -59,46 +58,26 @@ async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
         assert order == ["status", "slow", "usage"]
 
 
-async def test_held_messages_are_listed_and_dropped_with_the_queue(db: AsyncSessionDB) -> None:
+async def test_new_leave_and_end_call_closing_hooks_and_end_only_ends_an_unused_one(db: AsyncSessionDB) -> None:
     async with runtimes.open_runtime(db) as run:
-        run.held.extend([events.Submit("same"), events.Submit("same")])
-        _, second = run.waiting("talk")
-        assert run.drop("talk", second)
-        assert not run.drop("talk", second)
-        assert await runtimes.answer_text(run, "/queue") == "1  same"
+        await run.submit("talk", events.Submit("hello"))
+        agent, left = run.agents.peek("talk"), list[str]()
+        assert agent is not None
 
+        async def leave() -> None:
+            left.append("talk")
 
-async def record_leaving(run: runtime.Runtime) -> list[str]:
-    """Have a conversation with an agent, and record when the agent leaves it."""
-    await run.submit("talk", events.Submit("hello"))
-    agent, left = run.agents.peek("talk"), list[str]()
-    assert agent is not None
-
-    async def leave() -> None:
-        left.append("talk")
-
-    agent.leave = leave  # type: ignore[method-assign]
-    return left
-
-
-async def test_leaving_calls_closing_hooks_and_end_ends_an_unused_conversation(db: AsyncSessionDB) -> None:
-    async with runtimes.open_runtime(db) as run:
-        left = await record_leaving(run)
+        agent.leave = leave  # type: ignore[method-assign]
         await run.leave("other")
-        await run.leave("talk")
-        assert left == ["talk"]
-        assert not await run.end("talk", "expired", is_unused=lambda: False)
-        assert (await db.conversation("talk")).last_seq == 2
-        assert await run.end("talk", "expired", review_seconds=0.0)
-        assert left == ["talk"] * 3
-        assert not await run.end("none", "expired")
-        with pytest.raises(errors.NoSuchSession):
-            await db.conversation("none")
-
-
-async def test_new_conversation_leaves_the_old_one(db: AsyncSessionDB) -> None:
-    async with runtimes.open_runtime(db) as run:
-        left = await record_leaving(run)
         for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
             await run.send("talk", events.Command(line))
             assert len(left) == count
+        await run.leave("talk")
+        assert left == ["talk"] * 3
+        assert not await run.end("talk", "expired", is_unused=lambda: False)
+        assert (await db.conversation("talk")).last_seq == 2
+        assert await run.end("talk", "expired", review_seconds=0.0)
+        assert left == ["talk"] * 5
+        assert not await run.end("none", "expired")
+        with pytest.raises(errors.NoSuchSession):
+            await db.conversation("none")

@@ -18,15 +18,12 @@ def delta(text: str) -> subscriptions.Received:
     return subscriptions.Received(events.TextDelta(text), "u")
 
 
-def reasoning(text: str) -> subscriptions.Received:
-    return subscriptions.Received(events.ReasoningDelta(text), "u")
-
-
 def progress(call: str, text: str) -> subscriptions.Received:
     return subscriptions.Received(events.ToolProgress(call, text), "u")
 
 
 NOTICE = subscriptions.Received(events.Notice("n"))
+REASONING = subscriptions.Received(events.ReasoningDelta("hm"), "u")
 STARTED = subscriptions.Received(events.ToolStarted("c", "shell", "{}"), "u")
 
 
@@ -48,41 +45,33 @@ async def take(queue: Queue) -> list[Any]:
     return found
 
 
-async def test_items_are_taken_in_order(queue: Queue) -> None:
+async def test_adjacent_deltas_of_one_kind_are_merged_in_a_long_queue_only(queue: Queue) -> None:
     items = [delta("a"), delta("b"), NOTICE, "an item of the consumer", delta("c")]
     put(queue, *items)
     assert await take(queue) == items
-    await queue.flush()
-
-
-async def test_adjacent_deltas_of_one_kind_are_merged_in_a_long_queue(queue: Queue) -> None:
-    put(queue, *(delta(f"{number} ") for number in range(500)))
-    put(queue, reasoning("hm"), reasoning("hm"), delta("z"), STARTED, delta("end"))
-    *texts, thoughts, after, started, end = await take(queue)
+    put(queue, *(delta(f"{number} ") for number in range(500)), REASONING, REASONING, delta("z"), STARTED)
+    *texts, thoughts, after, started = await take(queue)
     assert len(texts) == MANY
     assert "".join(each.event.text for each in texts) == "".join(f"{number} " for number in range(500))
-    assert (thoughts, after, started, end) == (reasoning("hmhm"), delta("z"), STARTED, delta("end"))
+    assert (thoughts.event, after, started) == (events.ReasoningDelta("hmhm"), delta("z"), STARTED)
 
 
 async def test_adjacent_progress_of_one_call_is_merged_in_a_long_queue(queue: Queue) -> None:
     put(queue, *(delta(f"{number}") for number in range(MANY - 2)), progress("b", "x"), progress("a", ""))
     put(queue, *(progress("a", f"{number} ") for number in range(1000)), progress("b", "y"))
-    *before, first, second, third = await take(queue)
+    put(queue, STARTED, progress("c", "first"), STARTED, progress("c", "second"))
+    *before, first, second, third = (found := await take(queue))[:-4]
     assert len(before) == MANY - 2
     limit = subscriptions.PROGRESS_CHARACTERS
     assert (first, third) == (progress("b", "x"), progress("b", "y"))
     assert second == progress("a", "".join(f"{number} " for number in range(1000))[-limit:])
-    # An item that was taken is not changed.
-    put(queue, progress("a", "1000"))
-    assert await take(queue) == [progress("a", "1000")]
+    # Progress is not moved before the start of its call, and an item that was taken is not changed.
+    assert found[-4:] == [STARTED, progress("c", "first"), STARTED, progress("c", "second")]
+    put(queue, progress("c", "1000"))
+    assert await take(queue) == [progress("c", "1000")]
 
 
-async def test_progress_is_not_moved_before_the_start_of_its_call(queue: Queue) -> None:
-    put(queue, *[NOTICE] * MANY, STARTED, progress("c", "first"), STARTED, progress("c", "second"))
-    assert (await take(queue))[MANY:] == [STARTED, progress("c", "first"), STARTED, progress("c", "second")]
-
-
-async def test_flush_waits_for_earlier_items_only(queue: Queue) -> None:
+async def test_flush_waits_for_earlier_items_until_the_queue_is_closed(queue: Queue) -> None:
     put(queue, delta("mine"))
     assert await queue.first() == delta("mine")
     flushed = asyncio.create_task(queue.flush())
@@ -92,14 +81,10 @@ async def test_flush_waits_for_earlier_items_only(queue: Queue) -> None:
     queue.done()
     await flushed
     assert len(queue) == 1
-
-
-async def test_closing_ends_flushes_and_discards_items(queue: Queue) -> None:
-    put(queue, "x")
     flushed = asyncio.create_task(queue.flush())
     await asyncio.sleep(0)
     queue.close()
     await flushed
-    put(queue, "y")
+    put(queue, "discarded")
     await queue.flush()
     assert len(queue) == 0

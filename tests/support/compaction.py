@@ -58,18 +58,12 @@ def compacting_agent(
 
 
 async def compact(
-    db: AsyncSessionDB,
-    summarizer: Any = None,
-    *,
-    focus: str | None = None,
-    force: bool = False,
-    keep_exchanges: int | None = None,
-    **given: Any,
+    db: AsyncSessionDB, summarizer: Any = None, *, force: bool = False, keep_exchanges: int | None = None, **given: Any
 ) -> base.CompactionResult:
     """Compact with a new agent. A summarizer may be given as a function of the request."""
     writer = FakeSummarizer(summarizer) if inspect.isroutine(summarizer) else summarizer
     agent = compacting_agent(db, writer, **given)
-    return await agent.compress_context(focus, force, keep_exchanges=keep_exchanges)
+    return await agent.compress_context(force=force, keep_exchanges=keep_exchanges)
 
 
 async def steal_lease(db: AsyncSessionDB) -> None:

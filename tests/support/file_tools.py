@@ -25,7 +25,6 @@ class FileTools:
         allow: bool = True,
     ) -> None:
         self.acts: list[base.Act] = []
-        self._calls = 0
 
         @asynccontextmanager
         async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
@@ -42,8 +41,7 @@ class FileTools:
         return asyncio.run(self.awaited(name, **arguments))
 
     async def awaited(self, name: str, **arguments: Any) -> base.Result:
-        self._calls += 1
-        with base.calling(base.Calling(f"call-{self._calls}", "talk")):
+        with base.calling(base.Calling("call", "talk")):
             return await self.tools.run(types.ToolCall("x", name, arguments))
 
     def text(self, name: str, **arguments: Any) -> str:

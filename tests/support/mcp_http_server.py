@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -41,7 +41,7 @@ class Web:
         self.began += 1
 
 
-@contextmanager
+@contextlib.contextmanager
 def serving() -> Iterator[Web]:
     web = Web()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"web": web}))
@@ -57,8 +57,8 @@ def serving() -> Iterator[Web]:
         server.server_close()
 
 
-def wanted(web: Web, **given: Any) -> settings.ServerConfig:
-    return settings.ServerConfig(name="web", url=web.url, **{"timeout": 30.0, **given})
+def wanted(web: Web) -> settings.ServerConfig:
+    return settings.ServerConfig(name="web", url=web.url, timeout=30.0)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -95,47 +95,38 @@ class Handler(BaseHTTPRequestHandler):
             case "tools/list":
                 self.result(number, {"tools": [{"name": name, "inputSchema": ANY} for name in TOOLS]})
             case "tools/call":
-                doing: Callable[[Any], None] = getattr(self, f"do_{params['name']}")
-                doing(number)
+                self.call(number, params["name"])
             case _:
                 self.put(200, {"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "no"}})
 
-    def do_ok(self, number: Any) -> None:
-        self.result(number, {"content": [{"type": "text", "text": "fine"}]})
+    def call(self, number: Any, tool: str) -> None:
+        match tool:
+            case "ok":
+                self.result(number, {"content": [{"type": "text", "text": "fine"}]})
+            case "status":
+                self.put(self.web.status)
+            case "refuse":
+                self.put(400, {"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "not so"}})
+            case "flood":
+                self.flood("application/json", "[")
+            case "stream":
+                self.flood("text/event-stream", "data: ")
+            case "bomb":
+                text = json.dumps({"content": [{"type": "text", "text": "x" * (20 * MEGABYTE)}]})
+                packed = gzip.compress(f'{{"jsonrpc":"2.0","id":{number},"result":{text}}}'.encode(), 1)
+                self.put(200, packed, **{"content-encoding": "gzip"})
 
-    def do_status(self, number: Any) -> None:
-        self.put(self.web.status)
-
-    def do_refuse(self, number: Any) -> None:
-        self.put(400, {"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "not so"}})
-
-    def do_flood(self, number: Any) -> None:
-        begin = f'{{"jsonrpc":"2.0","id":{number},"result":{{"content":[{{"type":"text","text":"'
-        self.flood("application/json", begin, '"}]}}')
-
-    def do_stream(self, number: Any) -> None:
-        self.flood("text/event-stream", "data: ", "\n\n")
-
-    def do_bomb(self, number: Any) -> None:
-        text = json.dumps({"content": [{"type": "text", "text": "x" * (20 * MEGABYTE)}]})
-        packed = gzip.compress(f'{{"jsonrpc":"2.0","id":{number},"result":{text}}}'.encode(), 1)
-        self.put(200, packed, **{"content-encoding": "gzip"})
-
-    def flood(self, kind: str, begin: str, end: str) -> None:
+    def flood(self, kind: str, begin: str) -> None:
+        """Send a body without an end."""
         self.send_response(200)
         self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(begin) + FLOOD * MEGABYTE + len(end)))
+        self.send_header("content-length", str((FLOOD + 1) * MEGABYTE))
         self.end_headers()
         self.close_connection = True
-        self.web.sent = 0
-        try:
+        with contextlib.suppress(OSError):  # The client closes the connection.
             self.wfile.write(begin.encode())
-            for _ in range(FLOOD):
+            for self.web.sent in range(FLOOD):
                 self.wfile.write(b"x" * MEGABYTE)
-                self.web.sent += 1
-            self.wfile.write(end.encode())
-        except OSError:
-            pass  # The client has closed the connection, as it should.
 
     def result(self, number: Any, result: Any, **headers: str) -> None:
         self.put(200, {"jsonrpc": "2.0", "id": number, "result": result}, **headers)

@@ -13,12 +13,6 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@server.tool()
-def broken() -> str:
-    """Break."""
-    raise RuntimeError("out of luck")
-
-
 def extra() -> str:
     """One more."""
     return "extra"

@@ -17,8 +17,8 @@ def {name}(city: str) -> str:
 '''
 
 
-def install_package(folder: Path, package: str, points: dict[str, str], source: str) -> str:
-    """Write a package with one module and return the name of the module."""
+def install_package(folder: Path, package: str, points: dict[str, str], source: str) -> None:
+    """Write a package with one module."""
     module = f"plug_{package.replace('-', '_')}_{folder.name.replace('-', '_')}"
     (folder / f"{module}.py").write_text(source, "utf-8")
     info = folder / f"{package.replace('-', '_')}-1.0.dist-info"
@@ -26,4 +26,3 @@ def install_package(folder: Path, package: str, points: dict[str, str], source: 
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n", "utf-8")
     lines = "".join(f"{name} = {module}{target}\n" for name, target in points.items())
     (info / "entry_points.txt").write_text(f"[{plugins.GROUP}]\n{lines}", "utf-8")
-    return module

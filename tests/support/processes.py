@@ -21,6 +21,12 @@ from holdfast.tools.shell import background
 from tests.support.polling import until
 
 NAME = "HOLDFAST_TEST_MARK"
+TIED_PROGRAM = """
+import asyncio, os, sys
+from holdfast.tools.shell import shell
+
+asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
+"""
 
 
 class Leash:
@@ -32,11 +38,8 @@ class Leash:
 
     def at_large(self) -> list[str]:
         """Return the command lines of the processes of this test that are running."""
-        return [
-            line
-            for pid in process_info.find_by_env(self.mark)
-            if (line := process_info.read_text(f"/proc/{pid}/cmdline"))
-        ]
+        pids = process_info.find_by_env(self.mark)
+        return [line for pid in pids if (line := process_info.read_text(f"/proc/{pid}/cmdline"))]
 
 
 @contextlib.contextmanager
@@ -63,16 +66,15 @@ class FileProcessStore:
         self._path = path
 
     @contextlib.contextmanager
-    def _open(self, writing: bool = True) -> Iterator[dict[str, Any]]:
+    def _open(self) -> Iterator[dict[str, Any]]:
         with open(f"{self._path}.lock", "a", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             read = self._path.read_text("utf-8") if self._path.exists() else ""
             state = json.loads(read) if read else {"rows": [], "notices": []}
             yield state
-            if writing:
-                # A writer that is killed leaves the old file or the new one.
-                Path(f"{self._path}.new").write_text(json.dumps(state), "utf-8")
-                os.replace(f"{self._path}.new", self._path)
+            # A writer that is killed leaves the old file or the new one.
+            Path(f"{self._path}.new").write_text(json.dumps(state), "utf-8")
+            os.replace(f"{self._path}.new", self._path)
 
     async def started(self, process: types.Process) -> None:
         with self._open() as state:
@@ -93,17 +95,14 @@ class FileProcessStore:
             next(row for row in found["rows"] if row["id"] == id)["command"] = ""
 
     async def every(self, conversation_id: str | None, running_only: bool) -> list[types.Process]:
-        with self._open(writing=False) as state:
+        with self._open() as state:
             rows = msgspec.convert(state["rows"], list[types.Process])
-        return [
-            row
-            for row in rows
-            if conversation_id in (None, row.conversation_id) and (row.state == "running" or not running_only)
-        ]
+        wanted = [row for row in rows if conversation_id in (None, row.conversation_id)]
+        return [row for row in wanted if row.state == "running" or not running_only]
 
     @property
     def notices(self) -> list[str]:
-        with self._open(writing=False) as state:
+        with self._open() as state:
             return list(state["notices"])
 
 
@@ -113,7 +112,9 @@ class BackgroundProgram:
     def __init__(self, leash: Leash, folder: Path) -> None:
         self.folder, self.leash = folder, leash
         self.records = FileProcessStore(folder / "records")
-        self.processes = background.BackgroundProcesses(self.records, str(folder / "home"), lambda: leash.environment)
+        self.processes = background.BackgroundProcesses(
+            self.records, str(folder / "home"), lambda: leash.environment, max_processes=4
+        )
 
     async def start(self, command: str, *, input: bool = False) -> types.Process:
         return await self.processes.start("talk", command, str(self.folder), input)

@@ -1,12 +1,11 @@
-"""Two agents on one conversation without leases, each in its own thread or process."""
+"""Two agents on one conversation without leases, each in its own process."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import threading
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 from holdfast import AsyncSessionDB, SessionDB
 from holdfast.compaction import base
@@ -15,14 +14,6 @@ from tests.support import compaction
 LOCKS = ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "begin_conversation")
 SECONDS = 60.0
 _barrier: Any = None
-
-
-class Part(NamedTuple):
-    """The results of one agent."""
-
-    outcome: base.Outcome
-    completed: bool
-    answer: str
 
 
 class WithoutLocks(AsyncSessionDB):
@@ -34,16 +25,13 @@ class WithoutLocks(AsyncSessionDB):
         return super().__getattribute__(name)
 
 
-def compete(target: str, threads: bool) -> list[Part]:
-    """Let two agents take a turn and compact, so that both have a summary before either commits."""
-    if threads:
-        barrier: Any = threading.Barrier(2)
-        pool: Executor = ThreadPoolExecutor(2, initializer=_share, initargs=(barrier,))
-    else:
-        context = multiprocessing.get_context("spawn")
-        barrier = context.Barrier(2)
-        pool = ProcessPoolExecutor(2, context, _share, (barrier,))
-    with pool:
+def compete(target: str) -> list[tuple[base.Outcome, str | None]]:
+    """Let two agents take a turn and compact, so that both have a summary before either commits.
+
+    Return the outcome and the answer of each.
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, context, _share, (context.Barrier(2),)) as pool:
         return list(pool.map(_take_part, [target] * 2, ["one", "two"]))
 
 
@@ -52,11 +40,11 @@ def _share(barrier: Any) -> None:
     _barrier = barrier
 
 
-def _take_part(target: str, name: str) -> Part:
+def _take_part(target: str, name: str) -> tuple[base.Outcome, str | None]:
     return asyncio.run(_work(target, name))
 
 
-async def _work(target: str, name: str) -> Part:
+async def _work(target: str, name: str) -> tuple[base.Outcome, str | None]:
     async def summarize(request: base.SummaryRequest) -> str:
         await asyncio.to_thread(_barrier.wait, SECONDS)
         return "In short. " + " ".join(request.must_keep)
@@ -65,4 +53,4 @@ async def _work(target: str, name: str) -> Part:
         agent = compaction.compacting_agent(db, compaction.FakeSummarizer(summarize), background=False)
         made, turn = await asyncio.gather(agent.compress_context(force=True), agent.run_conversation(f"I am {name}."))
         await agent.close()
-        return Part(made.outcome, turn.completed, turn.final_response)
+        return made.outcome, turn.final_response if turn.completed else None

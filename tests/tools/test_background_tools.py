@@ -15,7 +15,6 @@ from holdfast.agent import approvals
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import rules
 from holdfast.tools.shell import background_tools
-from tests.support.polling import until_async
 from tests.support.processes import BackgroundProgram, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -58,6 +57,8 @@ async def test_process_is_started_written_to_waited_for_and_listed(call: ToolCal
     assert (await call("read_process", id=name, length=4)).endswith("bytes 6-10 of 10]\nllo")
     assert (await call("read_process", id=name, from_byte=2, length=3)).endswith("bytes 2-5 of 10]\nt h")
     assert (await call("read_process", id=name, from_byte=99)).endswith("bytes 10-10 of 10]")
+    for tool, wrong in (("wait", {"seconds": -1}), ("read", {"length": 0}), ("read", {"id": "../../etc"})):
+        assert (await call(f"{tool}_process", **{"id": name, **wrong})).startswith("Error: ")
 
 
 async def test_input_is_closed_on_request(call: ToolCaller) -> None:
@@ -66,18 +67,6 @@ async def test_input_is_closed_on_request(call: ToolCaller) -> None:
     assert (await call("wait_process", id=name)).endswith("\nlastend")
     without = await call.start("sleep 1000")
     assert "is closed" in await call("write_process", id=without, text="x")
-
-
-async def test_kill_reports_the_end(call: ToolCaller) -> None:
-    name = await call.start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait")
-
-    async def is_up() -> bool:
-        return "up" in await call("read_process", id=name)
-
-    await until_async(is_up, "it is up")
-    told = await call("kill_process", id=name)
-    assert told.startswith(f"[process {name}: killed with code 0;")
-    assert told.endswith("up\nbye")
 
 
 async def test_conversation_reaches_only_its_own_processes(call: ToolCaller) -> None:
@@ -99,6 +88,7 @@ async def test_start_and_write_need_approval_and_kill_does_not(call: ToolCaller)
     name = await call.start("cat", input=True)
     call.gate = registry.allow_reads_only
     assert "Not allowed" in await call("start_process", command="true")
+    assert "outside of the workspace" in await call("start_process", command="true", folder="..")
     assert "Not allowed" in await call("write_process", id=name, text="x\n")
     assert (await call("read_process", id=name)).endswith("bytes 0-0 of 0]")
     assert "killed" in await call("kill_process", id=name)
@@ -134,18 +124,3 @@ async def test_output_of_a_redacted_process_cannot_be_read(call: ToolCaller) -> 
         assert "17" not in told.partition("\n")[2]
     assert (await call("read_process", id=name, from_byte=0)).count("17") == name.count("17")
     assert (await call("list_processes")).endswith("  redacted")
-
-
-@pytest.mark.parametrize(
-    ("tool", "wrong"),
-    [
-        ("start_process", {"command": "x\0"}),
-        ("start_process", {"command": "x", "folder": ".."}),
-        ("wait_process", {"id": "p1", "seconds": -1}),
-        ("read_process", {"id": "../../etc"}),
-        ("read_process", {"id": "p1", "from_byte": -1}),
-        ("read_process", {"id": "p1", "length": 0}),
-    ],
-)
-async def test_invalid_arguments_are_refused(call: ToolCaller, tool: str, wrong: dict[str, Any]) -> None:
-    assert (await call(tool, **wrong)).startswith("Error: ")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
+from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.model import base as models
 from holdfast.model import scripted
 from holdfast.tools import base, long_output, registry
@@ -20,8 +17,6 @@ LONG = "".join(f"line {number}\n" for number in range(20_000))
 
 def tool_with_output(output: Any) -> base.Tool:
     async def run(_: dict[str, Any]) -> Any:
-        if isinstance(output, Exception):
-            raise output
         return output
 
     return base.Tool(types.ToolSpec("give", "Gives.", {"type": "object", "properties": {}}), run)
@@ -89,13 +84,6 @@ async def test_pointer_gives_access_to_every_character(outputs: OutputStore) -> 
     assert found == LONG
 
 
-async def test_short_output_is_unchanged(outputs: OutputStore) -> None:
-    image = [{"type": "text", "text": "x"}, {"type": "image", "data": "aaaa"}, {"type": "text", "text": "y"}]
-    assert await outputs.call("short") == "short"
-    assert await outputs.call(image) == image
-    assert outputs.kept == {}
-
-
 async def test_many_parts_are_bounded_together(outputs: OutputStore, monkeypatch: pytest.MonkeyPatch) -> None:
     given = [{"type": "text", "text": f"{number:05}" * 1_000} for number in range(100)]
     shown, (kept, image) = await outputs.call_shortened([*given, {"type": "image", "data": "aaaa"}])
@@ -119,18 +107,11 @@ async def test_only_the_beginning_of_a_huge_output_is_kept(
     assert outputs.kept[kept["blob"]].decode() == "ä" * 40_000
 
 
-async def test_long_error_is_shortened(outputs: OutputStore) -> None:
-    shown, _ = await outputs.call_shortened(errors.ToolFailed("no " * 50_000))
-    assert shown.startswith("Error: no no")
-    assert len(shown) < long_output.MAX_OUTPUT + 300
-
-
-@pytest.mark.parametrize("error", [errors.StoreError(), OSError("disk full"), RuntimeError("odd")])
-async def test_output_that_cannot_be_kept_is_shortened_without_a_pointer(error: Exception) -> None:
-    assert await OutputStore(error).call(LONG) == long_output.shorten(LONG)
-
-
-async def test_output_is_not_kept_without_a_tool_that_reads_it(outputs: OutputStore) -> None:
+async def test_output_that_is_short_or_cannot_be_kept_or_read_has_no_pointer(outputs: OutputStore) -> None:
+    for error in (errors.StoreError(), OSError("disk full")):
+        assert await OutputStore(error).call(LONG) == long_output.shorten(LONG)
+    image = [{"type": "text", "text": "x"}, {"type": "image", "data": "aaaa"}, {"type": "text", "text": "y"}]
+    assert [await outputs.call("short"), await outputs.call(image)] == ["short", image]
     registered = registry.Registry([tool_with_output(LONG)], keep=outputs.keep)
     assert (await registered.run(types.ToolCall("x", "give", {}))).content == long_output.shorten(LONG)
     assert outputs.kept == {}
@@ -140,10 +121,8 @@ async def test_output_is_not_kept_without_a_tool_that_reads_it(outputs: OutputSt
     ("arguments", "reason"),
     [
         ({"id": "../../etc/passwd"}, "Invalid output id"),
-        ({"id": "A" * 64}, "Invalid output id"),
         ({"id": "f" * 64}, "There is no blob"),
         ({"id": f"{0:064x}", "from_character": -1}, "must be at least 0"),
-        ({"id": f"{0:064x}", "length": 0}, "must be at least 0"),
         ({"id": f"{1:064x}"}, "not text"),
     ],
 )
@@ -155,16 +134,7 @@ async def test_only_kept_text_can_be_read(outputs: OutputStore, arguments: dict[
     assert "nothing from 9 on" in str((await outputs.read(id=f"{0:064x}", from_character=9)).content)
 
 
-@given(text=st.text(min_size=1, max_size=300), begin=st.integers(0, 400), length=st.integers(1, 400))
-async def test_any_range_of_any_text_is_read(text: str, begin: int, length: int) -> None:
-    outputs = OutputStore()
-    outputs.kept["0" * 64] = text.encode()
-    content = str((await outputs.read(id="0" * 64, from_character=begin, length=length)).content)
-    piece = text[begin : begin + length]
-    assert content.split("\n", 1)[1:] == ([piece] if piece else [])
-
-
-async def test_kept_output_lives_as_long_as_its_message(tmp_path: Path, db: AsyncSessionDB) -> None:
+async def test_kept_output_lives_as_long_as_its_message(db: AsyncSessionDB) -> None:
     async def fetch(name: str) -> bytes:
         with db.db.blobs.open(name) as found:
             return found.read()
@@ -188,10 +158,5 @@ async def test_kept_output_lives_as_long_as_its_message(tmp_path: Path, db: Asyn
     # The model is sent the shortened text only.
     seen = model.requests[1]
     assert content_parts.parse(seen.messages[-1].content) == (content_parts.Text(stored.content[0]["text"]),)
-    await db.admin.export_to(tmp_path / "talk.jsonl")
-    with SessionDB(tmp_path / "other.db") as other:
-        other.admin.import_from(tmp_path / "talk.jsonl")
-        with other.blobs.open(digest) as found:
-            assert found.read().decode() == LONG
     await db.delete_conversation("talk")
     assert (await db.blobs.collect(0)).blobs == 1

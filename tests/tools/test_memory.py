@@ -4,47 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import types
+from holdfast import AsyncSessionDB, types
+from holdfast.agent import memory as agent_memory
 from holdfast.tools import memory, registry
-from tests.support.memory_notes import FakeMemory, make_note
 
 
-async def call(notes: FakeMemory, actions: tuple[memory.Action, ...] = memory.ACTIONS, **arguments: Any) -> str:
-    tools = registry.Registry([memory.memory(notes, actions)])
+def make_note(number: int, text: str, at: float = 0.0) -> types.Memory:
+    return types.Memory(id=number, owner="", text=text, at=at, updated_at=at or float(number))
+
+
+async def call(db: AsyncSessionDB, **arguments: Any) -> str:
+    tools = registry.Registry([memory.memory(agent_memory.Notes(db, "ann"))])
     return str((await tools.run(types.ToolCall("x", memory.NAME, arguments))).content)
 
 
-async def test_notes_are_added_revised_listed_and_deleted() -> None:
-    notes = FakeMemory("Likes tea.")
-    assert await call(notes, action="remember", text="Has a dog.") == "Remembered as 2."
-    assert await call(notes, action="revise", id=1, text="Likes coffee.") == "1 is revised."
-    assert await call(notes, action="list") == "[1] Likes coffee.\n[2] Has a dog."
-    assert await call(notes, action="forget", id=1) == "1 is forgotten."
-    assert await call(notes, action="forget", id=1) == "There is no 1."
-    assert await call(FakeMemory(), action="list") == "[Nothing is remembered yet.]"
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"action": "remember"}, {"action": "remember", "text": " "}, {"action": "revise", "text": "x"},
-     {"action": "forget"}, {"action": "erase"}, {"action": "forget", "id": "1"}],
-)  # fmt: skip
-async def test_invalid_arguments_change_nothing(arguments: dict[str, Any]) -> None:
-    notes = FakeMemory("Likes tea.")
-    assert (await call(notes, **arguments)).startswith("Error: ")
-    assert list(notes.notes) == [1]
-
-
-async def test_actions_can_be_restricted() -> None:
-    notes = FakeMemory("Likes tea.")
-    tool = memory.memory(notes, ("remember", "list"))
-    assert tool.spec.parameters["properties"]["action"]["enum"] == ["remember", "list"]
-    assert "must be one of" in await call(notes, ("remember", "list"), action="forget", id=1)
-    assert list(notes.notes) == [1]
+async def test_notes_are_added_revised_listed_and_deleted_and_invalid_calls_refused(db: AsyncSessionDB) -> None:
+    assert await call(db, action="list") == "[Nothing is remembered yet.]"
+    assert await call(db, action="remember", text="Likes tea.") == "Remembered as 1."
+    assert await call(db, action="remember", text="Has a dog.") == "Remembered as 2."
+    assert await call(db, action="revise", id=1, text="Likes coffee.") == "1 is revised."
+    wrong: list[dict[str, Any]] = [{}, {"action": "remember", "text": " "}, {"action": "revise", "text": "x"}]
+    for arguments in (*wrong, {"action": "erase"}):
+        assert (await call(db, **arguments)).startswith("Error: ")
+    assert await call(db, action="list") == "[1] Likes coffee.\n[2] Has a dog."
+    assert await call(db, action="forget", id=1) == "1 is forgotten."
+    assert await call(db, action="forget", id=1) == "There is no 1."
 
 
 def test_section_has_one_line_per_note_and_is_marked_as_information() -> None:

@@ -36,7 +36,6 @@ def record(state: types.ProcessState, command: str = "make") -> types.Process:
         pytest.param("ours.db", False, [record("running", "")], False, id="redacted and running"),
         pytest.param("ours.db", False, [], True, id="record deleted"),
         pytest.param("theirs.db", False, [], False, id="of another store"),
-        pytest.param("theirs.db", True, [], True, id="of another store, and old"),
         pytest.param("theirs.db", False, [record("gone", "")], False, id="same id in another store"),
     ],
 )

@@ -65,28 +65,6 @@ async def test_recall_shows_messages_by_their_numbers() -> None:
     assert not (await call(tool, first=3, last=2)).ok
 
 
-async def test_recall_names_parts_that_are_not_text() -> None:
-    content = [
-        {"type": "reasoning", "text": "hidden"},
-        {"type": "text", "text": "Look."},
-        {"type": "image", "url": "https://example.org/a.png"},
-        {"type": "image", "media_type": "image/gif", "blob": "ab" * 32},
-        {"type": "hologram"},
-    ]
-    told = str((await call(recall_from(message(1, "user", content)), first=1)).content)
-    image = f"[image/gif, attachment {'ab' * 32}]"
-    assert told.splitlines()[1:] == ["Look.", "[image, https://example.org/a.png]", image, "[hologram]"]
-
-
-async def test_recall_shows_long_arguments_of_calls_from_any_character() -> None:
-    calls = (types.ToolCall("c", "write_file", {"text": "x" * 5_000 + "END"}),)
-    tool = recall_from(message(1, "assistant", "Writing.", tool_calls=calls))
-    assert '[calls write_file {"text":"xxx' in str((await call(tool, first=1)).content)
-    late = str((await call(tool, first=1, from_character=5_000)).content)
-    assert late.endswith('END"}]')
-    assert len(late) < 200
-
-
 async def test_recall_shows_a_limited_number_of_messages_per_call() -> None:
     tool = recall_from(*(message(seq, "user", f"text {seq}") for seq in range(1, 31)))
     assert "text 20\n\n[20 messages per call; continue from 21.]" in str((await call(tool, first=1, last=30)).content)

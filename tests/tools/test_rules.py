@@ -52,39 +52,31 @@ ASK_PUSH = {"allow": ["shell"], "ask": ["shell(git push)"]}
 DECISIONS: list[tuple[dict[str, list[str]], str, list[str]]] = [
     ({}, "ask", ["ls"]),
     ({"allow": ["shell"]}, "allow", ["ls", "for x in *; do wc $x; done > out"]),
-    ({"allow": ["shell"]}, "ask", ["rm -rf /", "$X"]),
+    ({"allow": ["shell"]}, "ask", ["rm -rf /", "$X", "ls)", "ls |", "{ ls", "echo $(ls", "[[ -f x", "f() { ls; }"]),
+    ({"allow": ["shell"]}, "ask", ["case x in a) ls;; esac", "echo $((1 + 2))", "x=(a b)", "ls >", "fi", "in ls"]),
     ({"allow": ["shell"], "deny": ["write_file(a)"]}, "ask", ["'>'"]),
     (GIT_DIFF, "allow", ["git diff", "git diff HEAD a", "git diff 2>/dev/null", "echo hi && git diff; true"]),
-    (GIT_DIFF, "ask", ["git diff --stat", "git diff -- a", "git diff a=b", "git diff +a", "git difftool", "git push"]),
-    (GIT_DIFF, "ask", ["git diff; git push", "git diff | tee x", "git diff > x", "git diff $(git push)", "git $x"]),
-    (GIT_DIFF, "ask", ["cd src && git diff", "timeout 9 git diff", "bash -c 'git diff'", "/tmp/git diff", "echo hi"]),
-    (GIT_DIFF, "ask", ["git diff $x", "FOO=1 git diff"]),
+    (GIT_DIFF, "ask", ["git diff --stat", "git diff a=b", "git diff +a", "git difftool", "git diff; git push"]),
+    (GIT_DIFF, "ask", ["git diff > x", "git diff $(git push)", "cd src && git diff", "timeout 9 git diff"]),
+    (GIT_DIFF, "ask", ["bash -c 'git diff'", "/tmp/git diff", "echo hi", "git diff $x", "FOO=1 git diff"]),
     ({"allow": ["shell(git diff *)"]}, "allow", ["git diff", "git diff --stat -- a=b"]),
     ({"allow": ["shell(git diff *)"]}, "ask", ["git push", "git diff --ext-diff > x"]),
     (GIT_DIFF_IN_SRC, "allow", ["cd src/a && git diff"]),
     (GIT_DIFF_IN_SRC, "ask", ["cd src/../x && git diff", "git diff"]),
     ({"allow": ["shell(git diff) in **"]}, "allow", ["cd src && git diff"]),
-    ({"allow": ["shell(echo)"]}, "allow", ["echo hi"]),
     ({"allow": ["shell(=make test)"]}, "allow", ["make test"]),
     ({"allow": ["shell(=make test)"]}, "ask", ["make test SHELL=x", "make  test"]),
-    ({"allow": ["shell(=uv run pytest > out)"]}, "allow", ["uv run pytest > out"]),
     ({"allow": ["shell(=rm -rf /)"]}, "ask", ["rm -rf /"]),
     ({"allow": ["start_process(ls)"]}, "ask", ["ls"]),
     (NO_PUSH, "allow", ["git log", "git commit -m push"]),
-    (NO_PUSH, "deny", ["git push", "git -C x push", "/usr/bin/git push", "GIT push", "FOO=1 git push"]),
-    (NO_PUSH, "deny", ["echo $(git push)", "git push --force"]),
+    (NO_PUSH, "deny", ["git -C x push", "/usr/bin/git push", "GIT push", "FOO=1 git push", "echo $(git push)"]),
     ({"deny": ["shell(rm)"]}, "deny", ["rm -rf /", "find . -exec rm {} +", "ls | xargs rm", "bash -c 'ls; rm x'"]),
-    ({"deny": ["shell(rm)"]}, "deny", ["env A=1 nohup timeout 5 rm x", "if true; then rm x; fi"]),
-    ({"deny": ["shell(rm *)"]}, "deny", ["rm x"]),
-    ({"deny": ["shell"]}, "deny", ["ls"]),
     ({"deny": ["*"], "allow": ["shell"]}, "deny", ["ls"]),
     (ASK_PUSH, "ask", ["git push", "git $x"]),
     (ASK_PUSH, "allow", ["git pull"]),
     (NO_SECRET, "deny", ["echo x > secret/y", "echo x > a/../SECRET/y"]),
     (NO_SECRET, "allow", ["echo x > other"]),
-    ({"allow": ["shell"], "deny": ["write_file"]}, "deny", ["echo x > other"]),
     (NO_NOTES, "deny", ["echo x > ~/notes/y", "echo x > $HOME/notes/y"]),
-    ({"allow": ["shell"], "deny": ["shell(make) in vendor/**"]}, "allow", ["make"]),
 ]
 
 
@@ -101,18 +93,6 @@ def test_rule_for_files_covers_no_command_line() -> None:
     assert effect_of(line, allow=["build(**)"]) == "ask"
 
 
-MALFORMED = [
-    "ls)", "ls | |wc", "ls |", "ls &&", "&& ls", "ls;;", "ls\n| wc", "if true; ls; fi", "fi", "while true; do ls",
-    "{ ls", "ls }; }", "echo $(ls", "ls >", "ls <# x", "echo *(a)", "for x; ls; done", "[[ -f x", 'echo "${x"',
-    "in ls", "x=(a b)", "case x in a) ls;; esac", "f() { ls; }", "echo $((1 + 2))", "[[ -f x && $y == z ]]",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("line", MALFORMED)
-def test_unparsable_line_is_asked_for_under_a_blanket_rule(line: str) -> None:
-    assert effect_of(run(line), allow=["shell"]) == "ask"
-
-
 # Rules, and lines that they do not cover although they seem to.
 NOT_COVERED: list[tuple[tuple[str, ...], list[str]]] = [
     # bash and eval have variables and redirections of their own
@@ -124,11 +104,9 @@ NOT_COVERED: list[tuple[tuple[str, ...], list[str]]] = [
     (("shell(git diff)",), ["set -k; git diff GIT_EXTERNAL_DIFF=evil/evil.sh"]),
     # options that run programs
     (("shell(git grep)", "shell(git log)"), ["git grep '-Otouch pwn #' foo", "git log --outpu=src/x"]),
-    (("shell(git push)",), ["git push --exec=./evil ../x"]),
     (("shell(git fetch)",), ["git fetch --upload-pac=evil .", "x=--upload-pack=./evil; git fetch $x ."]),
     (("shell(make test)",), ["make test SHELL=evil/evil.sh", "make test -f evil.mk", "make -C evil test"]),
     (("shell(git diff)",), ["x=--output=src/main.py; git diff $x", "echo push | xargs -I diff git diff"]),
-    (("shell",), ["tar xf a --checkpoint=1 --checkpoint-act=exec=evil"]),
     # the program reads its words in another way
     (("shell(cat)", "shell(echo)"), ["env -C /evil cat x", "echo sh | xargs -I cat cat -c 'touch pwn'"]),
     # in another folder
@@ -170,17 +148,13 @@ def test_line_that_may_hide_a_denied_command_needs_a_person(rule: str, line: str
 
 # Next to words that are not understood, a denied command is still found; a line that cannot be one is allowed.
 UNDER_DENY: list[tuple[str, str, list[str]]] = [
-    ("deny", "write_file(private/**)", ["cd private && echo x > b.txt", "cd private; echo x > b.txt"]),
-    ("deny", "write_file(private/**)", ["pushd private; echo x > b"]),
+    ("deny", "write_file(private/**)", ["cd private && echo x > b.txt", "pushd private; echo x > b"]),
     ("deny", "write_file(config/**)", ["bash -c 'echo hi' > config/x"]),
-    ("deny", "edit_file(private/**)", ["echo x > private/b"]),
     ("deny", "shell(rm)", ["rm x; $y", "hash -p /bin/rm ls; ls", "sh -c 'r\"\"m x' $y"]),
     ("deny", "shell(git push)", ["git push; awk '{system(1)}'"]),
     ("deny", "shell(docker run)", ["docker run $x"]),
-    ("deny", "shell(python)", ["python $x"]),
     ("allow", "shell(git push)", ["make -j4 test 2>&1 | tail -20", "git diff HEAD -- a"]),
     ("allow", "shell(rm)", ["grep rm src", "cd src && pytest -q", "find src -name '*.py'"]),
-    ("allow", "shell(rm)", ["git merge --continue; git ls-files --exclude-standard | head"]),
     ("allow", "write_file(private/**)", ["cd src && make > build.log", "echo x > /tmp/a"]),
 ]
 
@@ -197,10 +171,8 @@ NOT_CHECKED = [
     "time -p rm x", "coproc NAME { rm x; }", "coproc NAME rm x", "compgen -C 'rm x'", "prlimit --nofile=9 rm x",
     "sg staff -c 'rm x'", "run-parts --arg=x dir", "gcc -wrapper rm,x a.c", "/lib64/ld-linux-x86-64.so.2 /bin/rm x",
     "printf '!rm x\\n' | ed", "cat rules | make -f -", "make -sf x", "make SHELL=x", "make --ev 'a: ; rm x'",
-    "sort --co=rm x", "git push --exe=rm", "git push --rece rm", "git fetch --upl=rm", "pytest --tx popen//python=rm",
-    "pytest -qo addopts=x", "npm test --script-sh=rm", "mypy --python-e=rm", "go test -exec rm", "./build.sh",
+    "sort --co=rm x", "git push --rece rm", "pytest --tx popen//python=rm", "npm test --script-sh=rm", "./build.sh",
     "timeout 60 pytest", "make > build.log", "git diff $x", "for f in a b; do wc $f; done",
-    "find . -name '*.py' -exec wc -l {} +",
 ]  # fmt: skip
 
 
@@ -249,7 +221,6 @@ def test_grant_and_rule_hold_in_their_folder_only(line: str) -> None:
 SRC = {"allow": ["write_file(src/**)"]}
 KEYS = act("read_file", "look", "/work/project/x/.env", danger="It may hold keys.")
 FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
-    ({}, act("read_file", "look", "/work/project/a"), "allow"),
     ({"allow": ["read_file"]}, KEYS, "ask"),
     ({"deny": ["read_file(**/.env)"]}, KEYS, "deny"),
     ({"deny": ["read_file(**/.env)"]}, act("read_file", "look", "/work/project/x/.ENV"), "deny"),
@@ -257,17 +228,12 @@ FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
     ({}, act("write_file", "change", "/work/project/a"), "ask"),
     (SRC, act("write_file", "change", "/work/project/src/a/b"), "allow"),
     (SRC, act("write_file", "change", "/work/project/srcx/b"), "ask"),
-    (SRC, act("write_file", "change", "/elsewhere/src/b"), "ask"),
     (SRC, act("write_file", "change", "/work/project/src/a", "/etc/x"), "ask"),
-    (SRC, act("edit_file", "change", "/work/project/src/a"), "ask"),
     (SRC, act("write_file", "change"), "ask"),
     ({"allow": ["write_file(src/*)"]}, act("write_file", "change", "/work/project/src/a/b"), "ask"),
     ({"allow": ["write_file(~/notes/*)"]}, act("write_file", "change", "/home/me/notes/a"), "allow"),
-    ({}, act("github__list", "reach"), "ask"),
     ({"allow": ["github__*"]}, act("github__list", "reach"), "allow"),
-    ({"allow": ["github__*"]}, act("gitlab__list", "reach"), "ask"),
     ({"allow": ["github__*"], "deny": ["github__delete"]}, act("github__delete", "reach"), "deny"),
-    ({"allow": ["custom"]}, act("custom", "run"), "allow"),
     ({"allow": ["custom"], "deny": ["custom(rm)"]}, act("custom", "run", detail="ls"), "ask"),
 ]
 
@@ -286,38 +252,23 @@ def test_grant_wins_over_ask_and_loses_to_deny_and_risk() -> None:
     assert effect_of(run("git $x"), "shell(git *)", deny=[push]) == "ask"
 
 
-def test_decision_names_its_rule() -> None:
-    allowed = policy(allow=["shell(git diff)"])
-    assert rules.decide(run("git diff"), allowed).origin == "rule: allow shell(git diff)"
-    granted = grants("shell(git diff)")
-    assert rules.decide(run("git diff"), policy(), granted).origin == "grant 1: shell(git diff)"
-    assert rules.decide(run("git push"), policy(deny=["shell(git)"])).origin == "rule: deny shell(git)"
-
-
 # --- grants and texts of rules -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("found", "suggested"),
     [
-        (run("git diff HEAD"), (f"shell(git diff) in {FOLDER}",)),
         (run("git diff | head x"), (f"shell(git diff) in {FOLDER}", f"shell(head) in {FOLDER}")),
         (run("git diff | head -5"), (f"shell(=git diff | head -5) in {FOLDER}",)),
-        (run("cd src && git diff"), (f"shell(=cd src && git diff) in {FOLDER}",)),
-        (run("rm 'a b'"), (f"shell(=rm 'a b') in {FOLDER}",)),
         (run("echo ') in /'"), (f"shell(=echo ') in /') in {FOLDER}",)),
-        (run("uv run pytest"), (f"shell(=uv run pytest) in {FOLDER}",)),
         (run("frobnicate $x > out"), (f"shell(=frobnicate $x > out) in {FOLDER}",)),
         (run("make test", "start_process"), (f"start_process(=make test) in {FOLDER}",)),
         (run("make", folder="/work/a (b)"), ()),
         (run("make\nls"), ()),
-        (run("make "), ()),
         (run("rm -rf /"), ()),
-        (run("$X"), ()),
         (act("write_file", "change", "/work/project/src/a.py"), ("write_file(/work/project/src/**)",)),
         (act("write_file", "change", "/elsewhere/a.py"), ("write_file(/elsewhere/a.py)",)),
         (act("write_file", "change", "/work/project/a", "/work/project/b*"), ()),
-        (act("write_file", "change", "/work/project/a\nb/c"), ()),
         (act("write_file", "change", "/work/project/x", danger="Look."), ()),
         (act("github__list", "reach"), ("github__list",)),
         (act("custom", "run"), ()),

@@ -28,50 +28,36 @@ def test_secrets_are_known_by_their_path(path: str, is_secret: bool) -> None:
     assert bool(sensitive_paths.secret(path.split("/"))) is is_secret
 
 
-@pytest.mark.parametrize("path", ["prod.env", "~/.config/gh/hosts.yml", "/proc/1/environ", "/etc/shadow", ".ssh",
-                                  "a/.aws", ".e*", "~/.s*/id*", ".??v"])  # fmt: skip
-def test_word_of_a_command_line_may_show_secrets(path: str) -> None:
-    assert sensitive_paths.shows_secrets(sensitive_paths.path("", path))
-    assert sensitive_paths.shows_secrets(sensitive_paths.path("sub", path))
+SHOWS = ["prod.env", "~/.config/gh/hosts.yml", "/proc/1/environ", "/etc/shadow", ".ssh", ".e*", "~/.s*/id*", ".??v"]
+STEERS = [
+    ".git/hooks/x", ".cursorrules", "sitecustomize.py", "AGENTS.md", "~/.bashrc", ".git", "/etc/hosts", ".vscode",
+    "~/.config/systemd/user/x", "~/.local/bin/x", "~/.config/holdfast/config.toml",
+]  # fmt: skip
+HARMLESS = ["a.py", ".env.example", "*.py", "src", ".gitignore", ".github", "x" * 5_000]
 
 
-@pytest.mark.parametrize("path", [".git/hooks/x", ".cursorrules", "sitecustomize.py", "AGENTS.md", "~/.bashrc", ".git",
-                                  "/etc/hosts", "~/.config/systemd/user/x", "~/.local/bin/x", ".vscode",
-                                  "~/.config/holdfast/config.toml"])  # fmt: skip
-def test_word_of_a_command_line_may_steer_programs(path: str) -> None:
-    assert sensitive_paths.steers(sensitive_paths.path("", path))
+@pytest.mark.parametrize("path", [*SHOWS, *STEERS, *HARMLESS])
+def test_word_of_a_command_line_may_show_secrets_or_steer_programs(path: str) -> None:
+    for folder in ("", "sub"):
+        word = sensitive_paths.path(folder, path)
+        assert bool(sensitive_paths.shows_secrets(word)) is (path in SHOWS)
+    assert bool(sensitive_paths.steers(sensitive_paths.path("", path))) is (path not in HARMLESS)
 
 
-@pytest.mark.parametrize("path", ["a.py", ".env.example", "*.py", "src", ".gitignore", ".github", "x" * 5_000])
-def test_ordinary_word_of_a_command_line_is_harmless(path: str) -> None:
-    assert not sensitive_paths.shows_secrets(path)
-    assert not sensitive_paths.steers(path)
+NEVER = [".git/hooks/pre-commit", ".git/config.worktree", ".GIT/Hooks/x", "sub/.git/hooks/a/b", ".git"]
+WARNED = [
+    ".git/HEAD", ".holdfast.toml", "sub/agents.md", ".bashrc", ".envrc", ".env", ".github/workflows/ci.yml",
+    ".vscode/tasks.json", ".gitattributes", "x.pth", "CLAUDE.md", ".cursor/rules/x.md",
+]  # fmt: skip
+ORDINARY = ["a.py", ".gitignore", "docs/config", "hooks/x", "refs/x", "HEAD.md", "github/workflows/a", "agents.py"]
 
 
-@pytest.mark.parametrize("path", [".git/hooks/pre-commit", ".git/config.worktree", ".GIT/Hooks/x", "sub/.git/hooks/a/b",
-                                  ".git", ".git/modules/x/config"])  # fmt: skip
-def test_files_that_make_git_run_programs_are_never_written(tmp_path: Path, path: str) -> None:
+@pytest.mark.parametrize("path", [*NEVER, *WARNED, *ORDINARY])
+def test_file_that_steers_programs_is_written_with_a_warning_and_one_of_git_never(tmp_path: Path, path: str) -> None:
     tools = FileTools(tmp_path)
-    assert not tools("write_file", path=path, content="#!/bin/sh\n").ok
-    assert not tools.acts
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("path", [".git/HEAD", ".holdfast.toml", "sub/agents.md", ".bashrc", ".profile", ".envrc",
-                                  ".env", ".github/workflows/ci.yml", ".vscode/tasks.json", ".gitattributes", "x.pth",
-                                  "CLAUDE.md", ".cursor/rules/x.md"])  # fmt: skip
-def test_files_that_steer_programs_are_written_with_a_warning(tmp_path: Path, path: str) -> None:
-    tools = FileTools(tmp_path)
-    assert tools("write_file", path=path, content="x").ok
-    assert tools.acts[0].danger
-
-
-@pytest.mark.parametrize("path", ["a.py", ".gitignore", "docs/config", "hooks/x", "refs/x", "HEAD.md",
-                                  "github/workflows/a", "agents.py"])  # fmt: skip
-def test_ordinary_file_is_written_without_a_warning(tmp_path: Path, path: str) -> None:
-    tools = FileTools(tmp_path)
-    assert tools("write_file", path=path, content="x").ok
-    assert not tools.acts[0].danger
+    assert tools("write_file", path=path, content="#!/bin/sh\n").ok is (path not in NEVER)
+    assert [bool(act.danger) for act in tools.acts] == ([] if path in NEVER else [path in WARNED])
+    assert bool(list(tmp_path.iterdir())) is (path not in NEVER)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +82,7 @@ def test_file_of_a_bare_repository_is_written_with_a_warning(
 
 
 @pytest.mark.parametrize("path", [".env", "harmless.txt"])
-def test_secret_is_read_only_with_approval(tmp_path: Path, path: str) -> None:
+def test_secret_is_read_only_with_approval_and_never_searched(tmp_path: Path, path: str) -> None:
     (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "harmless.txt").symlink_to(".env")
     denied = FileTools(tmp_path, allow=False)
@@ -106,10 +92,6 @@ def test_secret_is_read_only_with_approval(tmp_path: Path, path: str) -> None:
     (act,) = denied.acts
     assert (act.kind, bool(act.danger), act.paths) == ("look", True, (str(tmp_path / ".env"),))
     assert FileTools(tmp_path).text("read_file", path=path) == "1\tKEY=abc"
-
-
-def test_secrets_are_not_searched(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "a.py").write_text("KEY=os", encoding="utf-8")
     told = FileTools(tmp_path).text("search_files", text="KEY=")
     assert told == "a.py:1: KEY=os\n[1 files that may hold secrets were not searched.]"

@@ -6,11 +6,8 @@ import asyncio
 import os
 import pty
 import resource
-import signal
 import subprocess
 import sys
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +18,7 @@ from holdfast.tools import base, registry
 from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell, supervisor_client
 from tests.support.polling import until, until_async
-from tests.support.processes import Leash, allow_all
+from tests.support.processes import TIED_PROGRAM, Leash, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
 
@@ -67,6 +64,7 @@ async def test_invalid_arguments_start_nothing(run: ShellRunner, wrong: dict[str
     with pytest.raises(errors.ToolFailed):
         await run.tool.run({"command": f"touch {run.root}/ran", **wrong})
     assert not (run.root / "ran").exists()
+    assert [shell.limit_timeout(given) for given in (0.5, 601, float("inf"))] == [0.5, 600, 600]
 
 
 async def test_left_processes_are_stopped_and_counted(run: ShellRunner) -> None:
@@ -76,11 +74,6 @@ async def test_left_processes_are_stopped_and_counted(run: ShellRunner) -> None:
     assert "1 process it left was" in await run("env -i setsid sleep 1001 & echo $! > pid; echo up")
     assert not process_info.start_ticks(int((run.root / "pid").read_text()))
     assert run.leash.at_large() == []
-
-
-@pytest.mark.parametrize(("given", "limited"), [(0.5, 0.5), (600, 600), (601, 600), (float("inf"), 600)])
-def test_timeout_is_limited(given: float, limited: float) -> None:
-    assert shell.limit_timeout(given) == limited
 
 
 async def test_flood_is_killed_at_the_timeout_and_uses_little_memory_and_disk(run: ShellRunner) -> None:
@@ -113,20 +106,6 @@ async def test_output_is_shown_while_the_command_runs(run: ShellRunner) -> None:
         await asyncio.to_thread(fifo.write_text, "x\n")
         assert await call == "one\ntwo\n[exit code 0]"
     assert shown[0] == "one\n"
-
-
-async def test_concurrent_calls_do_not_interfere(run: ShellRunner) -> None:
-    results = await asyncio.gather(*(run(f"echo {n}; exit {n}") for n in range(6)))
-    assert results == [f"{n}\n[exit code {n}]" for n in range(6)]
-
-
-async def test_embedded_tool_has_defaults(tmp_path: Path) -> None:
-    (tool,) = shell.shell_tools(tmp_path)
-    plan = await tool.run({"command": "echo hello; pwd"})
-    assert isinstance(plan, base.Plan)
-    result = await plan.go()
-    assert isinstance(result, base.Result)
-    assert result.content == f"hello\n{tmp_path}\n[exit code 0]"
 
 
 async def test_approval_shows_the_command_that_runs(run: ShellRunner) -> None:
@@ -167,32 +146,11 @@ async def test_call_cancelled_at_any_moment_leaves_nothing(run: ShellRunner) -> 
     assert run.spools == []
 
 
-PROGRAM = textwrap.dedent("""
-    import asyncio, os, sys
-    from holdfast.tools.shell import shell
-
-    asyncio.run(shell.run_tied(sys.argv[1], sys.argv[2], 600, dict(os.environ)))
-""")
-
-
-@pytest.mark.parametrize("kill", [os.kill, os.killpg])
-def test_killed_program_leaves_no_process(run: ShellRunner, kill: Callable[[int, int], None]) -> None:
-    environment = {**run.leash.environment, "TMPDIR": os.environ["TMPDIR"]}
-    line = [sys.executable, "-c", PROGRAM, STUBBORN, str(run.root)]
-    with subprocess.Popen(line, env=environment, start_new_session=True) as program:
-        until((run.root / "up").exists, "it is up")
-        assert len(run.leash.at_large()) > 3
-        kill(program.pid, signal.SIGKILL)
-        program.wait()
-    until(lambda: not run.leash.at_large(), "no process is left")
-    assert run.spools == []
-
-
 def test_command_cannot_reach_the_terminal_of_the_program(leash: Leash, tmp_path: Path) -> None:
     command = "(echo stolen > /dev/tty; read x < /dev/tty) 2>/dev/null; echo $? > code"
     child, terminal = pty.fork()
     if not child:
-        os.execve(sys.executable, [sys.executable, "-c", PROGRAM, command, str(tmp_path)], leash.environment)
+        os.execve(sys.executable, [sys.executable, "-c", TIED_PROGRAM, command, str(tmp_path)], leash.environment)
     os.write(terminal, b"typed\n")
     until(lambda: (tmp_path / "code").exists() and (tmp_path / "code").read_text(), "the command ends")
     os.waitpid(child, 0)

@@ -21,72 +21,52 @@ from holdfast.tools.permissions import risks, rules, shell_parse
 BASH = shutil.which("bash") or ""
 
 PLAIN = {
-    "ls": [("ls",)],
     "ls -la src": [("ls", "-la", "src")],
     "git diff HEAD~1 -- 'a b' \"c d\"": [("git", "diff", "HEAD~1", "--", "a b", "c d")],
     "ls; cat x && wc y || pwd | head": [("ls",), ("cat", "x"), ("wc", "y"), ("pwd",), ("head",)],
     "ls\n\ncat x\n": [("ls",), ("cat", "x")],
-    "ls;": [("ls",)],
     "make 2>&1 | tail -5": [("make",), ("tail", "-5")],
-    "make >/dev/null 2>&1": [("make",)],
     "make 2> /dev/null </dev/null": [("make",)],
     "git commit -m 'rm -rf / $(x) `y`'": [("git", "commit", "-m", "rm -rf / $(x) `y`")],
     "make CC=gcc": [("make", "CC=gcc")],
-    "''ls''": [("ls",)],
     "cat ''": [("cat", "")],
-    "find . -name '*.py'": [("find", ".", "-name", "*.py")],
-    "npm test": [("npm", "test")],
     "docker ps": [("docker", "ps")],
 }
 
 NOT_PLAIN = [
-    # filled in, or found
-    "ls $x", "ls ${x}", 'ls "$x"', "ls $(x)", "ls `x`", 'ls "`x`"', "ls $((1))", "ls $'a'", 'ls $"a"', "ls *", "ls a?",
-    "ls [a]", "ls {a,b}", "ls ~", "ls ~/x", "ls a:~", "ls <(x)", "ls !!", "\\ls", "ls a\\ b", 'ls "a\\b"', "l\\\ns",
-    # set
-    "x=1", "x=1 ls", "x+=1", "x[0]=1", "x=(1)", "PATH=. ls", "FOO=1 make",
-    # written and read
+    # expansions and assignments
+    "ls $x", 'ls "$x"', "ls $(x)", "ls `x`", "ls $((1))", "ls $'a'", 'ls $"a"', "ls *", "ls a?", "ls [a]", "ls {a,b}",
+    "ls ~", "ls a:~", "ls <(x)", "ls !!", "\\ls", "ls a\\ b", "l\\\ns", "x=1", "x+=1", "x[0]=1", "x=(1)", "PATH=. ls",
+    # redirections
     "ls > x", "ls >> x", "ls >x", "ls &> x", "ls >& x", "ls >| x", "ls < x", "ls <<< x", "ls <<E\nE", "ls <> x",
-    "{x}> y ls", "ls > /dev/nullx", "ls > /dev/null/x", "ls >/dev/'null'", "ls 2>&x", "ls &>/dev/null", "ls >&1'$(x)'",
-    # kept for later, or in brackets
-    "ls &", "ls & wait", "ls |& cat", "(ls)", "{ ls; }", "! ls", "if ls; then ls; fi", "for x in a; do ls; done",
-    "time ls", "while ls; do ls; done", "case a in a) ls;; esac", "f() { ls; }", "function f { ls; }", "[[ a ]]",
-    "[ a ]", "((a))", "coproc ls", "select x in a; do ls; done", "ls # x", "#",
-    # the shell itself
-    "set -k; ls", "export x", "alias ls=x", "printf x", "read x", "declare x", "local x", "trap x EXIT", "wait",
-    "unset x", "shopt -s x", "hash -p x ls", "enable x", "mapfile x", "let x", "test -v x", "kill 1", "eval ls",
-    "exec ls", "command ls", "builtin ls", "source x", ". x", "exit", "umask 0", "ulimit -n 1", "pushd x", "popd",
-    "type ls", "'if' x", "/bin/test x",
-    # going elsewhere
+    "{x}> y ls", "ls > /dev/nullx", "ls > /dev/null/x", "ls >/dev/'null'", "ls 2>&x", "ls >&1'$(x)'",
+    # compound commands
+    "ls &", "ls |& cat", "(ls)", "{ ls; }", "! ls", "if ls; then ls; fi", "for x in a; do ls; done", "time ls",
+    "case a in a) ls;; esac", "f() { ls; }", "function f { ls; }", "[[ a ]]", "[ a ]", "((a))", "coproc ls", "ls # x",
+    # builtins
+    "set -k; ls", "export x", "alias ls=x", "printf x", "read x", "trap x EXIT", "hash -p x ls", "test -v x", "kill 1",
+    "eval ls", "exec ls", "command ls", "source x", ". x", "exit", "pushd x", "'if' x", "/bin/test x",
     "cd x", "cd x; ls", "cd x || ls", "cd x | ls", "ls && cd x && ls", "cd && ls", "cd - && ls", "cd -P x && ls",
     "cd x y && ls", "cd x && ls; ls", "cd x && ls || ls", "cd x && ls\nls", "cd '' && ls",
     # programs that run others
-    "env ls", "sudo ls", "xargs ls", "find . -exec ls {} +", "find . -delete", "find . -fprint x", "find . -ok ls",
-    "sh x", "bash", "bash -c ls", "/bin/bash x", "nohup ls", "nice ls", "timeout 5 ls", "ssh h ls", "watch ls",
-    "parallel ls", "python x.py", "python3.12 x", "perl x", "node x", "npx x", "uv run x", "poetry run x", "npm run x",
-    "npm exec x", "pnpm dlx x", "cargo run", "npm --prefix a run x", "go run x", "docker run x",
-    "docker -H a exec x y", "kubectl exec x", "tmux ls", "screen x", "xdotool x", "awk x", "sed p", "tar xf x",
-    "git bisect run x", "git submodule foreach x", "vim x", "sqlite3 x y", "busybox ls",
-    # not to be read
-    "", " ", ";", "ls ;; ls", "ls && ", "| ls", "ls |", "&& ls", "ls 'x", 'ls "x', "ls)", "(", "ls\0", "ls\r",
-    "ls\u200b", "ls\u00a0x", "'' x", "'l s'", "'>' x", "' ' x", "ls " + "x" * 20_000,
+    "env ls", "sudo ls", "xargs ls", "find . -exec ls {} +", "find . -delete", "find . -fprint x", "bash -c ls",
+    "/bin/bash x", "timeout 5 ls", "ssh h ls", "python3.12 x", "uv run x", "npm run x", "npm --prefix a run x",
+    "docker run x", "docker -H a exec x y", "tmux ls", "awk x", "sed p", "tar xf x", "git bisect run x", "vim x",
+    # malformed
+    "", " ", ";", "ls ;; ls", "ls && ", "| ls", "ls |", "ls 'x", 'ls "x', "ls)", "(", "ls\0", "ls\r", "ls\u200b",
+    "ls\u00a0x", "'' x", "'l s'", "'>' x", "ls " + "x" * 20_000,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "commands"), PLAIN.items())
 def test_plain_line_is_parsed_into_commands(line: str, commands: list[tuple[str, ...]]) -> None:
     assert shell_parse.parse_plain(line) == shell_parse.PlainLine(tuple(commands))
+    assert shell_parse.parse_plain("cd src && ls | wc") == shell_parse.PlainLine((("ls",), ("wc",)), "src")
 
 
 @pytest.mark.parametrize("line", NOT_PLAIN)
 def test_line_with_other_syntax_or_builtins_is_not_plain(line: str) -> None:
     assert shell_parse.parse_plain(line) is None
-
-
-def test_plain_line_may_start_with_cd() -> None:
-    assert shell_parse.parse_plain("cd src && ls && cat x | wc") == shell_parse.PlainLine(
-        (("ls",), ("cat", "x"), ("wc",)), "src"
-    )
 
 
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cn")))))
@@ -186,11 +166,6 @@ def test_bash_runs_only_allowed_programs_for_any_allowed_line(folder: Path, line
 def test_recorded_programs_do_run(folder: Path) -> None:
     assert decide("ls a; cat b && git diff c | wc -l", folder / "work").effect == "allow"
     assert sorted(run_in_bash("ls a; cat b && git diff c | wc -l", folder)) == ["cat b", "git diff", "ls a", "wc -l"]
-    for line in (
-        "ls $(HIT)",
-        "[[ $(command cat /dev/null) -eq 0 ]]; HIT",
-        "printf -v PATH %s ./sub; ls",
-        "set -x; HIT",
-    ):
+    for line in ("ls $(HIT)", "printf -v PATH %s ./sub; ls", "set -x; HIT"):
         assert decide(line, folder / "work").effect == "ask"
         assert any(each.startswith("HIT") for each in run_in_bash(line, folder)), line

@@ -59,11 +59,7 @@ def open_in_project(path: str) -> bytes | None:
 @given(PATHS)
 def test_any_path_opens_a_file_inside_or_is_refused(path: str) -> None:
     assert open_in_project(path) in (None, b"inside")
-
-
-@pytest.mark.parametrize("path", ["in/a.txt", "link/a.txt", "./in/../link//a.txt"])
-def test_path_inside_is_opened(path: str) -> None:
-    assert open_in_project(path) == b"inside"
+    assert open_in_project("./in/../link//a.txt") == b"inside"
 
 
 @pytest.mark.parametrize("path", ["../secret", "out/secret", "a/../../secret", "file", "~/secret", "/etc/passwd", "",
@@ -89,9 +85,6 @@ def test_paths_are_relative_to_the_first_root_and_may_be_in_any(root: Path) -> N
     for path in ("../secret", "../project-2"):
         with pytest.raises(errors.ToolFailed, match="outside of"):
             where.resolve(path)
-
-
-# --- special files ------------------------------------------------------------------------------------
 
 
 def test_pipes_sockets_and_folders_are_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +162,6 @@ def test_file_replaced_right_before_it_is_opened_is_refused(
         pytest.fail(f"opened: {file.read()!r}")
 
 
-# --- files of the program -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "path",
     ["home/config.toml", "holdfast.db", "holdfast.db-wal", "link.toml", "hard.db", "folder/config.toml",
@@ -198,11 +188,7 @@ def test_files_of_the_program_are_closed_under_any_name(root: Path, path: str) -
     assert tools.text("read_file", path="home-page.txt") == "1\thello"
 
 
-# --- names --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "-rf", "é" * 127, " space ", "a:b", "'quoted\"",
-                                  "\u202egnp.exe", "*", "$(touch x)", "~"])  # fmt: skip
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "-rf", "é" * 127, "'quoted\"", "\u202egnp.exe", "*", "~"])
 def test_any_name_is_used_and_shown_safely(root: Path, name: str) -> None:
     tools = FileTools(root)
     path = f"./{name}"
@@ -250,18 +236,6 @@ def test_mode_is_kept_and_a_new_file_has_the_default_mode(root: Path) -> None:
     assert stat.S_IMODE((root / "run.sh").stat().st_mode) == 0o751
     assert stat.S_IMODE((root / "deep" / "er" / "new").stat().st_mode) == 0o640
     assert sorted(os.listdir(root)) == ["deep", "run.sh"]
-
-
-def test_failed_write_leaves_the_old_file_and_no_temporary_one(root: Path) -> None:
-    where = workspace.Workspace([str(root)])
-    (root / "a").write_text("old", encoding="utf-8")
-    with pytest.raises(errors.ToolFailed, match="changed by another"):
-        where.write(where.resolve("a"), b"new", None)
-    (root / "folder").mkdir()
-    with pytest.raises(errors.ToolFailed):
-        where.write(where.resolve("folder"), b"new", None)
-    assert sorted(os.listdir(root)) == ["a", "folder"]
-    assert (root / "a").read_text("utf-8") == "old"
 
 
 def test_no_descriptor_is_left_open(root: Path) -> None:

@@ -10,14 +10,6 @@ from holdfast.tools.mcp import servers
 from tests.support import mcp_servers
 
 
-@pytest.fixture
-async def plain() -> AsyncIterator[servers.McpServers]:
-    """A server that behaves well unless a tool is asked for something else."""
-    async with mcp_servers.running(mcp_servers.raw()) as started:
-        await started.offer()
-        yield started
-
-
 @pytest.fixture(scope="module")
 async def shared() -> AsyncIterator[servers.McpServers]:
     """The same server for all tests of a module that leave it as it is."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.mcp import servers
 from tests.support.mcp_servers import call, raw, running
 from tests.support.polling import until, until_async
 
@@ -64,14 +63,15 @@ async def test_processes_that_fork_faster_than_they_are_listed_are_killed(tmp_pa
         os.close(reading)
 
 
-async def test_server_dies_with_its_supervisor_and_is_started_again(plain: servers.McpServers) -> None:
-    pid = int(await call(plain, "raw__pid"))
-    supervisor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    assert "supervisor.py" in Path(f"/proc/{supervisor}/cmdline").read_text()
-    os.kill(supervisor, signal.SIGKILL)
-    await until_async(lambda: is_gone(pid))
-    await until_async(lambda: plain.servers[0].state == "down")
-    assert int(await call(plain, "raw__pid")) != pid
+async def test_server_dies_with_its_supervisor_and_is_started_again() -> None:
+    async with running(raw()) as plain:
+        pid = int(await call(plain, "raw__pid"))
+        supervisor = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        assert "supervisor.py" in Path(f"/proc/{supervisor}/cmdline").read_text()
+        os.kill(supervisor, signal.SIGKILL)
+        await until_async(lambda: is_gone(pid))
+        await until_async(lambda: plain.servers[0].state == "down")
+        assert int(await call(plain, "raw__pid")) != pid
 
 
 PROGRAM = """

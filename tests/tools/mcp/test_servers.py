@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import errors, types
+from holdfast import AsyncSessionDB, errors, events, types
+from holdfast.model import ScriptedModel
 from holdfast.tools import base, registry
 from holdfast.tools.mcp import servers, settings
-from tests.support.agents import LoopClock
+from tests.support import agents
 from tests.support.mcp_servers import HERE, PATIENCE, call, raw, running, tools
 from tests.support.polling import until_async
 
@@ -74,7 +75,7 @@ async def test_progress_is_shown_and_extends_the_timeout() -> None:
 
     async with running(raw(timeout=50)) as started:
         await started.offer()
-        clock, shown = LoopClock(), Progress()
+        clock, shown = agents.LoopClock(), Progress()
         assert await call(started, "raw__progress", shown) == "done"
         assert shown[0] == "raw: 1 of 5 on [2J it"
         assert len(shown) == 5  # That takes longer than the timeout.
@@ -82,7 +83,7 @@ async def test_progress_is_shown_and_extends_the_timeout() -> None:
 
 async def test_call_with_endless_progress_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers.load_sdk(), "MAX_TIMEOUTS", 0.02)
-    async with running(raw(timeout=50)) as started:
+    async with running(raw("junk", timeout=50)) as started:  # Lines that are not messages are skipped.
         shown: list[str] = []
         with pytest.raises(errors.ToolFailed, match=r"was not done within 1 s; the call was given up"):
             await call(started, "raw__lively", shown)
@@ -124,18 +125,19 @@ async def test_abandoned_call_is_cancelled_at_the_server(tmp_path: Path, timeout
         assert stopped["params"]["requestId"] == asked["id"]
 
 
-async def test_dead_server_is_started_again_by_the_next_call(plain: servers.McpServers) -> None:
-    before = (await plain.offer()).tools
-    pid = await call(plain, "raw__pid")
-    with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
-        await call(plain, "raw__die")
-    after = await call(plain, "raw__pid")
-    assert after != pid
-    os.kill(int(after), signal.SIGKILL)
-    await until_async(lambda: plain.servers[0].state == "down")
-    assert "signal 9" in plain.servers[0].why
-    assert await call(plain, "raw__echo") == "{}"
-    assert (await plain.offer()).tools is before
+async def test_dead_server_is_started_again_by_the_next_call() -> None:
+    async with running(raw()) as plain:
+        before = (await plain.offer()).tools
+        pid = await call(plain, "raw__pid")
+        with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
+            await call(plain, "raw__die")
+        after = await call(plain, "raw__pid")
+        assert after != pid
+        os.kill(int(after), signal.SIGKILL)
+        await until_async(lambda: plain.servers[0].state == "down")
+        assert "signal 9" in plain.servers[0].why
+        assert await call(plain, "raw__echo") == "{}"
+        assert (await plain.offer()).tools is before
 
 
 async def test_server_that_keeps_dying_is_left_alone_for_a_while() -> None:
@@ -149,6 +151,21 @@ async def test_server_that_keeps_dying_is_left_alone_for_a_while() -> None:
             await call(started, "raw__echo")
         now[0] += servers.ENDS_WITHIN_SECONDS + 1
         assert await call(started, "raw__echo") == "{}"
+
+
+async def test_turn_that_waits_for_a_server_can_be_interrupted(db: AsyncSessionDB) -> None:
+    begun = asyncio.Event()
+
+    def emit(event: events.AnyEvent) -> None:
+        if isinstance(event, events.TurnStarted):
+            begun.set()
+
+    async with running(raw("silent")) as started:
+        agent = agents.agent(db, ScriptedModel(["a"]), session_id="here", tool_source=started.offer)
+        turn = asyncio.create_task(agent.run_conversation("hi", emit=emit))
+        await begun.wait()
+        agent.interrupt()
+        assert (await turn).interrupted
 
 
 # --- servers that are not available --------------------------------------------------------------------
@@ -198,16 +215,11 @@ async def test_tools_of_a_late_server_are_added_later(tmp_path: Path) -> None:
         assert await registered.update() == []
         come.touch()
         await started.wait_started(PATIENCE)
-        assert list(await registered.update()) == ["The MCP server raw is available now, with 19 tools."]
+        assert list(await registered.update()) == ["The MCP server raw is available now, with 18 tools."]
         specs = registered.specs
-        assert len(specs) == 19
+        assert len(specs) == 18
         assert await registered.update() == []
         assert registered.specs is specs
-
-
-async def test_lines_that_are_not_messages_are_skipped() -> None:
-    async with running(raw("junk")) as started:
-        assert await call(started, "raw__echo") == "{}"
 
 
 # --- hostile servers -----------------------------------------------------------------------------------
@@ -217,7 +229,7 @@ async def test_hostile_tools_are_made_harmless_or_left_out() -> None:
     async with running(raw("hostile")) as started:
         offer = await started.offer()
         names = [tool.spec.name for tool in offer.tools]
-        assert len(set(names)) == len(names) == 9
+        assert len(set(names)) == len(names) == 6
         assert all(name.startswith("raw__") and len(name) <= 64 for name in names)
         assert all(len(tool.spec.description) <= 1_000 for tool in offer.tools)
         assert not any("\x1b" in tool.spec.description or "\u202e" in tool.spec.description for tool in offer.tools)
@@ -279,8 +291,6 @@ async def test_server_of_the_sdk_speaks_the_newest_protocol_and_may_change_its_t
     async with running(config) as started:
         before = (await started.offer()).tools
         assert await call(started, "kind__add", a=1, b=2) == "3"
-        with pytest.raises(errors.ToolFailed, match="kind: "):
-            await call(started, "kind__broken")
         await call(started, "kind__grow")
         await until_async(lambda: started.servers[0].stale)
         after = (await started.offer()).tools

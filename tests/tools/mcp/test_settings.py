@@ -39,6 +39,8 @@ def test_server_is_a_command_or_an_address(tmp_path: Path) -> None:
     assert files.timeout == 5
     assert (far.url, far.headers) == ("https://example.org/mcp", {"Authorization": "Bearer s3cret-value"})
     assert far.missing == ()
+    (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
+    assert wanted.missing == ("KEY", "WHERE")
 
 
 def test_secrets_are_not_shown(tmp_path: Path) -> None:
@@ -50,16 +52,10 @@ def test_secrets_are_not_shown(tmp_path: Path) -> None:
     assert wanted.given == (("A", "Bearer t0ken-value"), ("B", "s3cret-value x"), ("K", "s3cret-value"))
 
 
-def test_missing_variables_are_named(tmp_path: Path) -> None:
-    (wanted,) = load(tmp_path, '[mcpServers.a]\nurl = "http://x/${WHERE}"\nheaders = { K = "${KEY}${WHERE}" }')
-    assert wanted.missing == ("KEY", "WHERE")
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "either `command` or `url`"),
-        ('command = "x"\nurl = "http://x"', "either `command` or `url`"),
         ('url = "ftp://x"', "http"),
         ('command = "x"\ntype = "http"', "contradicts"),
         ('command = "x"\ncomand = "y"', "comand"),
@@ -70,10 +66,3 @@ def test_invalid_server_is_refused(tmp_path: Path, text: str, reason: str) -> No
     with pytest.raises(errors.SettingInvalid, match=reason) as caught:
         load(tmp_path, f"[mcpServers.a]\n{text}")
     assert "mcpServers" in str(caught.value)
-
-
-def test_project_settings_may_not_name_servers(tmp_path: Path) -> None:
-    (tmp_path / "project").mkdir()
-    (tmp_path / "project" / config.PROJECT_FILE).write_text('[mcpServers.a]\ncommand = "rm"')
-    with pytest.raises(errors.SettingInvalid, match="may not set `mcpServers`"):
-        config.load({"HOLDFAST_HOME": str(tmp_path)}, folder=str(tmp_path / "project"))
