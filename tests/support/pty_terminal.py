@@ -29,7 +29,7 @@ class Terminal:
         self._screen, self._decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
         self._shown = b""
-        self._seen = 0
+        self._before = ""  # the text up to the end of what was waited for last
         self.process = process
 
     @property
@@ -48,7 +48,12 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Read until this is shown, after the text that was waited for before."""
         self._wait(lambda: self.shown.find(text, self._seen) >= 0, text)
-        self._seen = min(self.shown.find(text, self._seen) + len(text), len(self._settled))
+        self._before = self.shown[: min(self.shown.find(text, self._seen) + len(text), len(self._settled))]
+
+    @property
+    def _seen(self) -> int:
+        """The length of the text that was waited for, without what has been erased since."""
+        return len(os.path.commonprefix([self._before, self.shown]))  # noqa: RUF071 - texts, not paths
 
     def enter(self, line: str) -> None:
         """Type a line at the idle prompt, and wait until it was accepted."""
