@@ -64,10 +64,6 @@ def test_one_of_two_gateways_finishes_the_turns_of_the_killed_one(
         killed += any(gateway_processes.kill_one_of_two(story, f"gateway.{step}", 1) for _ in range(TRIES))
         assert story.wrongs() == [], step
     assert killed >= 2
-    with SessionDB(story.target) as db:
-        found = [db.mail.inbound_by_key(gateway_processes.PLATFORM, each.key) for each in story.updates]
-        # Some were begun by one and ended by the other.
-        assert any(each is not None and each.attempts > 1 for each in found)
 
 
 @both
