@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import contextlib
 import fcntl
 import os
 import pty
@@ -17,19 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support import cli_process, cli_zygote
+from tests.support import cli_process
 from tests.support.screen import Screen
 
 
 class Terminal:
     """A pseudo-terminal and the process on it."""
 
-    def __init__(self, ours: int, process: Process, columns: int, rows: int) -> None:
+    def __init__(self, ours: int, process: subprocess.Popen[bytes], columns: int, rows: int) -> None:
         self._ours = ours
         self._screen, self._decoder = Screen(columns, rows), codecs.getincrementaldecoder("utf-8")("replace")
         self._pending = ""
         self._shown = b""
-        self._before = ""  # the text up to the end of what was waited for last
+        self._before = ""  # the text up to the end of the last match
         self.process = process
 
     @property
@@ -52,7 +51,7 @@ class Terminal:
 
     @property
     def _seen(self) -> int:
-        """The length of the text that was waited for, without what has been erased since."""
+        """The length of the text that was waited for, without the part that has been erased since."""
         return len(os.path.commonprefix([self._before, self.shown]))  # noqa: RUF071 - texts, not paths
 
     def enter(self, line: str) -> None:
@@ -120,16 +119,6 @@ class Terminal:
         return bool(part)
 
 
-Process = cli_zygote.Child | subprocess.Popen[bytes]
-
-
-def _start(home: Path, arguments: list[str], terminal: int, env: Mapping[str, str]) -> Process:
-    if not cli_zygote.needs_python(env):
-        return cli_zygote.zygote().fork(home, *arguments, terminal=os.ttyname(terminal), env=env)
-    streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal, "encoding": None}
-    return cli_process.start(home, *arguments, env=env, **streams)
-
-
 @contextmanager
 def open_terminal(
     home: Path, *arguments: str | Path, columns: int = 80, rows: int = 24, env: Mapping[str, str] | None = None
@@ -137,15 +126,15 @@ def open_terminal(
     """Start the program on a new terminal, and kill it afterwards if it still runs."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    process = _start(home, [*map(str, arguments)], theirs, {"TERM": "xterm", **(env or {})})
+    streams = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "encoding": None}
+    process = cli_process.start(home, *arguments, env={"TERM": "xterm", **(env or {})}, **streams)
     # This end stays open, so that the state of the terminal can be read after the program has ended.
     terminal = Terminal(ours, process, columns, rows)
     os.close(theirs)
     try:
         yield terminal
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        process.kill()
         process.wait()
         os.close(ours)
 
