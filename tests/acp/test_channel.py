@@ -180,7 +180,7 @@ async def test_invalid_initialize_is_refused(params: object) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 65535])
 @pytest.mark.parametrize("mcp", [True, False])
-def test_initialize_result_has_our_version_and_offers_only_what_works(
+def test_initialize_result_has_our_version_and_only_available_features(
     version: int, mcp: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not mcp:
@@ -190,7 +190,9 @@ def test_initialize_result_has_our_version_and_offers_only_what_works(
     acp_schema.vendored().check("agent", "initialize", "Response", made)
     assert made["protocolVersion"] == 1
     assert made["agentCapabilities"]["mcpCapabilities"] == {"http": mcp, "sse": mcp}
-    assert made["agentCapabilities"]["promptCapabilities"]["audio"] is False
+    assert made["agentCapabilities"]["promptCapabilities"] == {"image": True, "audio": False, "embeddedContext": True}
+    assert {*made["agentCapabilities"]["sessionCapabilities"]} >= {"list", "resume", "close", "fork"}
+    assert (made["agentCapabilities"]["loadSession"], made["agentInfo"]["name"]) == (True, "holdfast")
 
 
 def test_initialize_is_answered_before_slow_modules_are_loaded() -> None:

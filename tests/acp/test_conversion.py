@@ -131,7 +131,7 @@ def test_only_known_approvals_permit(option: str) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 20])
-def test_options_mean_what_they_say_and_show_every_rule(number: int) -> None:
+def test_options_have_the_kind_of_their_answer_and_show_every_rule(number: int) -> None:
     rules = [f"shell(make target-{each} *)" for each in range(number)]
     asked = events.ApprovalAsked("r", "c", "shell", "Run it.", remembers=", ".join(rules))
     options = conversion.permission_options(asked)
@@ -166,6 +166,15 @@ def test_failed_turn_is_an_error(reason: events.Exit) -> None:
 # --- plans -------------------------------------------------------------------------------------------------
 
 STEP = {"step": "look", "status": "pending"}
+
+
+def test_plan_lists_its_steps() -> None:
+    update = plans.plan_update({"steps": [STEP, {"step": "go", "status": "in_progress", "priority": "high"}]})
+    assert update is not None
+    assert [(each.content, each.status, each.priority) for each in update.entries] == [
+        ("look", "pending", "medium"),
+        ("go", "in_progress", "high"),
+    ]
 
 
 @pytest.mark.parametrize(
