@@ -142,17 +142,6 @@ def test_create_with_a_taken_route_or_title_is_rolled_back(db: SessionDB) -> Non
     assert db.route("r") == types.Route("r", "new", 3)
 
 
-def test_append_to_an_unknown_or_deleted_id_is_refused(db: SessionDB) -> None:
-    conversations.begin(db, "gone", "a")
-    db.delete_conversation("gone")
-    with pytest.raises(errors.NoSuchSession) as refusal:
-        db.append_message("nobody", role="user", content="x")
-    assert refusal.value.session_id == "nobody"
-    for create in (None, NewConversation(source="s")):
-        with pytest.raises(errors.ConversationDeleted):
-            db.append_message("gone", role="user", content="x", create=create)
-
-
 @backends.on_files
 def test_appends_of_many_threads_are_all_stored_in_each_threads_order(db: SessionDB) -> None:
     conversations.begin(db, "talk")
@@ -166,16 +155,3 @@ def test_appends_of_many_threads_are_all_stored_in_each_threads_order(db: Sessio
     texts = conversations.contents(db.transcript("talk"))
     for name in range(8):
         assert [text for text in texts if text.startswith(f"{name}:")] == [f"{name}:{n}" for n in range(25)]
-
-
-@backends.on_files
-def test_racing_messages_open_one_continuation_and_store_a_uid_once(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_conversation("talk", "done")
-    receipts = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x")] * 6)
-    assert sum(receipt.resumed for receipt in receipts) == 1
-    assert len({receipt.session_id for receipt in receipts}) == 1
-    assert len(db.sessions("talk")) == 2
-    repeated = conversations.at_once(*[lambda: db.append_message("talk", role="user", content="x", uid="u")] * 6)
-    assert {receipt.seq for receipt in repeated} == {8}
-    assert sum(not receipt.duplicate for receipt in repeated) == 1

@@ -56,6 +56,7 @@ ABOUT_A_CONVERSATION = [
     for name in ("session_id", "parent_session_id", "conversation_id")
     if isinstance(given, dict) and given.get(name) == "talk" and call != "get_session"
 ]
+ABOUT_A_CONVERSATION += [("append_message", "session_id"), ("append_messages", "session_id")]
 
 
 @pytest.mark.parametrize(("call", "name"), ABOUT_A_CONVERSATION)
@@ -63,10 +64,11 @@ def test_unknown_or_deleted_conversation_is_refused(db: SessionDB, call: str, na
     fill(db)
     conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
+    good = {**valid_arguments(db, call), "create": None} if "append" in call else CALLS[call]
     before = consistency.rows(db)
     for value, error in (("nobody", errors.NoSuchSession), ("gone", errors.ConversationDeleted)):
         with pytest.raises(error):
-            operator.attrgetter(call)(db)(**{**CALLS[call], name: value})
+            operator.attrgetter(call)(db)(**{**good, name: value})
     assert consistency.rows(db) == before
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import SessionDB, errors, types
 from holdfast.store import conversation_row
-from tests.support import backends, conversations
+from tests.support import conversations
 
 
 def test_session_and_conversation_describe_themselves(db: SessionDB) -> None:
@@ -91,23 +91,6 @@ def test_second_continuation_is_refused_with_the_id_of_the_first(db: SessionDB, 
             with pytest.raises(errors.ForkRefused) as refusal:
                 db.create_session(name, source="s", parent_session_id="parent")
             assert refusal.value.continuation == "child"
-
-
-@backends.on_files
-def test_racing_callers_of_the_two_calls_make_one_continuation(db: SessionDB) -> None:
-    conversations.begin(db, "parent", "a")
-
-    def compact_by_two_calls(name: str) -> str:
-        db.end_session("parent", "compression")
-        try:
-            return db.create_session(name, source="s", parent_session_id="parent").id
-        except errors.ForkRefused as refusal:
-            return refusal.continuation
-
-    heads = conversations.at_once(*(lambda name=name: compact_by_two_calls(name) for name in ("one", "two", "three")))
-    assert len(set(heads)) == 1
-    assert [session.id for session in db.continuations("parent")] == [heads[0]]
-    assert conversations.say(db, "parent", "b")[0].session_id == heads[0]
 
 
 @pytest.mark.parametrize("state", ["live", "done", "Compression", "resumed"])

@@ -96,17 +96,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(front, ours.root, others.root)
 
 
-@pytest.mark.parametrize("mode", ["require", "verify-full"])
-def test_tls_options_of_the_address_are_used(guarded: Guarded, mode: str) -> None:
-    before = guarded.front.encrypted
-    root = {"sslrootcert": str(guarded.right)} if mode == "verify-full" else {}
-    with SessionDB(guarded.address(sslmode=mode, **root)) as db:
-        assert db.list_sessions() == []
-        assert db.driver.status()["tls"] == "TLS"  # the front terminates TLS
-        assert postgres.shared().password not in db.driver.path + repr(db.admin.info())
-    assert guarded.front.encrypted > before
-
-
 @pytest.mark.parametrize(
     ("host", "trusted", "message"),
     [

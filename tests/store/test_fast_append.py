@@ -11,7 +11,6 @@ from holdfast.store import log
 from tests.support import conversations, two_hosts
 
 FAST = ["append.queued", "append.committing", "append.committed"]
-SHARED = ["append.queued", "append.committing", "append.flushing", "append.committed"]
 
 
 @pytest.fixture
@@ -36,14 +35,6 @@ def test_append_is_one_statement(db: SessionDB, points: list[str]) -> None:
                 host.append_message(name, role="user", content="f", lease=lease)
             assert points == FAST * 2
     assert [message.seq for message in db.transcript("talk")] == list(range(1, 11))
-
-
-def test_contended_append_waits_for_the_disk_without_the_lock(pair: two_hosts.Pair, points: list[str]) -> None:
-    conversations.begin(pair.one, "talk", "a")
-    for each in (pair.one, pair.other) * 3:
-        points.clear()
-        each.append_message("talk", role="user", content="b")
-    assert points == SHARED
 
 
 # --- outcomes that are unknown ---------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ from tests.support.mcp_servers import call, running
 
 
 @pytest.fixture
-def web() -> Iterator[mcp_http_server.Web]:
-    with mcp_http_server.serving() as started:
+async def web() -> AsyncIterator[mcp_http_server.McpHttpServer]:
+    async with mcp_http_server.serving() as started:
         yield started
 
 
@@ -23,8 +23,8 @@ def web() -> Iterator[mcp_http_server.Web]:
     ("tool", "reason"),
     [("flood", "web sent an answer of more than 16"), ("bomb", "web sent an answer of more"), ("stream", "stopped")],
 )
-async def test_long_answer_is_refused(web: mcp_http_server.Web, tool: str, reason: str) -> None:
-    async with running(mcp_http_server.wanted(web)) as started:
+async def test_long_answer_is_refused(web: mcp_http_server.McpHttpServer, tool: str, reason: str) -> None:
+    async with running(web.config) as started:
         with pytest.raises(errors.ToolFailed, match=reason):
             await call(started, f"web__{tool}")
         # The server could send only as much as was read, and buffered by the system.
@@ -43,10 +43,10 @@ async def test_long_answer_is_refused(web: mcp_http_server.Web, tool: str, reaso
     ],
 )
 async def test_refused_call_does_not_end_the_server(
-    web: mcp_http_server.Web, tool: str, status: int, reason: str
+    web: mcp_http_server.McpHttpServer, tool: str, status: int, reason: str
 ) -> None:
     web.status = status
-    async with running(mcp_http_server.wanted(web)) as started:
+    async with running(web.config) as started:
         for _ in range(servers.MAX_ENDS + 1):
             with pytest.raises(errors.ToolFailed, match=reason):
                 await call(started, f"web__{tool}")
@@ -61,8 +61,8 @@ async def test_refused_call_does_not_end_the_server(
         (400, {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}),
     ],
 )
-async def test_forgotten_session_is_opened_again(web: mcp_http_server.Web, status: int, body: Any) -> None:
-    async with running(mcp_http_server.wanted(web)) as started:
+async def test_forgotten_session_is_opened_again(web: mcp_http_server.McpHttpServer, status: int, body: Any) -> None:
+    async with running(web.config) as started:
         for _ in range(servers.MAX_ENDS + 1):
             assert await call(started, "web__ok") == "fine"
             web.forget(status, body)
