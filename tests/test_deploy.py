@@ -59,7 +59,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         assert front.encrypted
 
 
-def test_command_prints_what_the_page_shows(shell: Shell) -> None:
+def test_command_prints_the_documented_output(shell: Shell) -> None:
     for command, shown in documents.session(PAGE):
         if command.startswith(SKIPPED):
             continue

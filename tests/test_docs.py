@@ -63,7 +63,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if program_of(page).strip()], ids=named)
-def test_examples_run_and_print_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_examples_print_the_documented_output(page: Path, tmp_path: Path) -> None:
     script = tmp_path / f"{page.stem}.py"
     script.write_text(program_of(page), "utf-8")
     ran = subprocess.run(

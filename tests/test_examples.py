@@ -40,7 +40,7 @@ def environment(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 @pytest.mark.parametrize("example", [each for each in EXAMPLES if each.name not in SERVERS], ids=lambda path: path.name)
-def test_example_prints_what_its_page_shows(example: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_example_prints_the_documented_output(example: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     if "DATABASE_URL" in example.read_text("utf-8"):
         environment["DATABASE_URL"] = postgres.fresh()
     ran = subprocess.run(

@@ -19,7 +19,7 @@ CHAT_COMMAND = re.compile(r"`/([a-z]+)(?: [^`]*)?`")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+def test_command_prints_the_documented_output(page: Path, tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     home.mkdir()
     work.mkdir()

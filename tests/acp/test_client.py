@@ -20,7 +20,8 @@ from holdfast.acp import client, client_files, client_terminals
 from holdfast.tools.files import editor_buffers
 from holdfast.tools.shell import shell
 from tests.support import acp_sdk_client, mcp_raw_server, processes
-from tests.support.acp_sdk_client import Editor, ToolRunner, method_not_found, request_error
+from tests.support.acp_sdk_client import Editor, method_not_found, request_error
+from tests.support.file_tools import ToolRunner
 from tests.support.polling import until_async
 
 Client = tuple[Editor, ToolRunner]

@@ -53,7 +53,7 @@ async def begin(editor: Editor, *more: str) -> str:
     return session
 
 
-async def test_messages_of_others_are_sent_before_those_after_them() -> None:
+async def test_messages_of_another_process_are_sent_in_their_order() -> None:
     async with open_editor(["A", "B"]) as editor:
         session = await begin(editor, "from the terminal")
         await editor.program.db.append_message(session, role="assistant", content="to the terminal")
@@ -77,7 +77,7 @@ async def test_messages_of_another_process_are_sent_without_a_request(tmp_path: 
         assert editor.text("user_message_chunk") == "from the terminal"
 
 
-async def test_own_messages_are_not_sent_as_those_of_others_to_a_slow_editor() -> None:
+async def test_own_messages_are_not_sent_back_to_a_slow_editor() -> None:
     async with open_editor(["A"]) as editor:
         session = await editor.new()
         await editor.until("available_commands_update")

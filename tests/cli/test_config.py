@@ -117,7 +117,7 @@ def test_profile_cannot_remove_permission_rules(tmp_path: Path) -> None:
     assert [rule.effect for rule in load(tmp_path, text, profile="work").permissions] == ["deny", "ask", "allow"]
 
 
-def test_provider_table_changes_only_what_it_names(tmp_path: Path) -> None:
+def test_provider_table_changes_only_the_named_settings(tmp_path: Path) -> None:
     text = "[providers.anthropic]\nwindow = 9\n[providers.openai]\nkey_env = ''\n[providers.lab]\nwindow = 8\n"
     found = load(tmp_path, text, ANTHROPIC_API_KEY="a", OPENAI_API_KEY="o")
     assert found.providers["anthropic"] == msgspec.structs.replace(providers.PROVIDERS["anthropic"], window=9)

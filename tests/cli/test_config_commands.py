@@ -107,7 +107,7 @@ def test_check_without_mistakes_succeeds(holdfast: Holdfast, configure: Configur
 
 
 @pytest.mark.parametrize("text", [line for line in WRONG.split("\n\n") if "nobody" not in line])
-def test_mistakes_are_those_that_loading_refuses(home: Path, configure: Configure, text: str) -> None:
+def test_mistakes_match_the_errors_of_loading(home: Path, configure: Configure, text: str) -> None:
     assert config_check.check_file(str(configure(text)))
     with pytest.raises(errors.SettingInvalid):
         config.load({"HOLDFAST_HOME": str(home)}, str(home))

@@ -268,7 +268,7 @@ def test_overdue_and_failed_backups_are_reported(
     assert notes() == ["Scheduled backups are overdue."]
 
 
-def test_invalid_settings_are_findings_beside_the_store(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_invalid_settings_are_reported_in_addition_to_the_store(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "config.toml").write_text(f"colour = true\ndatabase = '{trip}'\n[limits]\nsteps = 0\n", "utf-8")

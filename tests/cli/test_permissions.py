@@ -105,7 +105,7 @@ def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None
     ],
     ids=["asked", "--yes", "denied", "dangerous", "allowed"],
 )
-def test_script_runs_only_what_is_allowed(
+def test_script_runs_only_allowed_commands(
     holdfast: Holdfast,
     tmp_path: Path,
     configure: Configure,

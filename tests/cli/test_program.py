@@ -76,7 +76,9 @@ def test_misplaced_or_empty_option_is_explained(holdfast: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_reading_command_refuses_what_is_not_a_store(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
+def test_reading_command_refuses_a_file_that_is_no_store(
+    holdfast: Holdfast, tmp_path: Path, command: list[str]
+) -> None:
     missing = tmp_path / "sub" / "none\x1b[31m.db"
     done = holdfast(*command, "--db", missing)
     assert done.code == 1
@@ -201,7 +203,7 @@ def loaded_modules(home: Path, *arguments: str, **env: str) -> tuple[int, set[st
 
 
 @pytest.mark.parametrize(("words", "expected", "exit_code"), CASES, ids=[words for words, _, _ in CASES])
-def test_command_loads_only_what_it_uses(tmp_path: Path, words: str, expected: set[str], exit_code: int) -> None:
+def test_command_loads_only_the_modules_it_uses(tmp_path: Path, words: str, expected: set[str], exit_code: int) -> None:
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         db.create_session("talk", source="test", title="Talk")
         db.append_message("talk", role="user", content="hello there")

@@ -160,7 +160,7 @@ def test_redact_removes_titles_with_words_of_the_text(holdfast: Holdfast, trip: 
     ],
     ids=["delete", "redact", "prune", "restore"],
 )
-def test_question_on_a_terminal_shows_what_is_removed(
+def test_confirmation_on_a_terminal_lists_the_conversations_to_remove(
     holdfast: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
 ) -> None:
     holdfast("backup", "copy.db", "--db", trip)
@@ -176,7 +176,7 @@ def test_question_on_a_terminal_shows_what_is_removed(
 # --- prune ---------------------------------------------------------------------------------------------
 
 
-def test_prune_without_yes_shows_what_goes_and_what_stays(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_prune_without_yes_lists_removed_and_kept_conversations(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     with SessionDB(trip) as db:
         db.bind_route("chat", "other", version=0)
     done = holdfast("sessions", "prune", "--older-than", "0", "--db", trip)
@@ -189,7 +189,7 @@ def test_prune_without_yes_shows_what_goes_and_what_stays(holdfast: Holdfast, tr
     assert not (tmp_path / "archive").exists()
 
 
-def test_prune_archives_what_it_removes(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_prune_archives_removed_conversations(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     assert holdfast("sessions", "prune", "--older-than", "0", "--yes", "--db", trip).code == 0
     assert conversation_ids(trip) == {TRIP}
     (archive,) = (tmp_path / "archive").glob("trip-*.jsonl")

@@ -62,7 +62,7 @@ def test_branch_shows_shared_messages_and_its_start(holdfast: Holdfast, trip: Pa
     assert not any("message 6" in line or "goes on" in line for line in lines)
 
 
-def test_context_is_what_the_model_receives(holdfast: Holdfast, trip: Path) -> None:
+def test_context_has_the_messages_sent_to_the_model(holdfast: Holdfast, trip: Path) -> None:
     out = holdfast("sessions", "show", TRIP, "--context", "--db", trip).out
     data = holdfast("sessions", "show", TRIP, "--context", "--json", "--db", trip).data
     with SessionDB(trip) as db:

@@ -93,7 +93,7 @@ async def test_turn_is_answered_with_broken_leases(
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-async def test_one_of_two_agents_without_leases_compacts_and_both_answer(
+async def test_two_agents_without_leases_compact_once_and_both_answer(
     backend: backends.Backend, tmp_path: Path
 ) -> None:
     target = str(backend.target(tmp_path, "store"))

@@ -75,7 +75,7 @@ async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secre
 # --- several agents --------------------------------------------------------------------------------------
 
 
-async def test_one_of_two_agents_compacts_and_the_other_keeps_its_context(talk: AsyncSessionDB) -> None:
+async def test_two_agents_compact_once_and_the_other_keeps_its_context(talk: AsyncSessionDB) -> None:
     slow, reached, go = blocked_summary()
     first, second = compacting_agent(talk, FakeSummarizer(slow)), compacting_agent(talk, writer := FakeSummarizer())
     began = asyncio.create_task(first.compress_context())

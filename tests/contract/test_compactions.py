@@ -228,7 +228,7 @@ def test_compaction_and_messages_go_on_without_leases(
     assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
 
 
-def test_compaction_whose_lease_table_broke_is_committed_by_its_snapshot(db: SessionDB) -> None:
+def test_snapshot_commits_a_compaction_without_the_lease_table(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a")
     lease = db.acquire_lease("talk", "compact")
     backends.break_leases(db, "missing")

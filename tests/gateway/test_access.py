@@ -50,7 +50,7 @@ def contact(role: types.ContactRole, platform: str = "telegram") -> types.Contac
         pytest.param("http", "eve", contact("denied", "http"), "denied", id="denied although authenticated"),
     ],
 )
-def test_denial_wins_and_nobody_is_allowed_by_default(
+def test_denial_wins_and_unknown_senders_are_refused(
     platform: str, sender: str, known: types.Contact | None, role: str | None
 ) -> None:
     assert access.evaluate(RULES, platform, sender, known) == role

@@ -106,7 +106,7 @@ async def two_stores(backend: backends.Backend, folder: Path) -> AsyncIterator[t
 
 @pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-async def test_gateway_finishes_what_a_stopping_one_has_begun(backend: backends.Backend, tmp_path: Path) -> None:
+async def test_second_gateway_finishes_the_turn_of_a_stopping_one(backend: backends.Backend, tmp_path: Path) -> None:
     async with two_stores(backend, tmp_path) as (db, own):
         slow, quick = Trickle("Half an ans"), ScriptedModel(["The whole answer.", "The next."])
         async with gateways.open_gateway(db, slow) as (first, chat):

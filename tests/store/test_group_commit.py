@@ -127,7 +127,7 @@ async def test_group_that_fails_as_the_store_is_unusable_is_not_repeated_step_by
 
 
 @pytest.mark.parametrize("has_durable_step", [False, True])
-async def test_group_is_synced_if_one_of_its_steps_must_be(
+async def test_group_is_synced_if_any_step_requires_it(
     has_durable_step: bool, path: Path, first: FirstCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     syncs = list[int]()

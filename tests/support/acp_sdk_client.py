@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import acp
 from acp import schema
@@ -15,25 +16,16 @@ from acp._transport import memory_transport_pair
 from acp.agent import connection as agent_side
 from acp.client import connection as client_side
 
-from holdfast import types
-from holdfast.tools import base, registry
-
-ENDING = 5.0
+MAX_OUTPUT = 1 << 30
 SESSION = "20260527_234659_e65f0e"
 
 
-class Terminal:
-    """A command that an editor runs; it is killed when it is released."""
+class Terminal(NamedTuple):
+    """A command that an editor runs, and the file with its output."""
 
-    def __init__(self, process: asyncio.subprocess.Process, limit: int) -> None:
-        self.process, self.limit, self.output = process, limit, b""
-        self.reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self.process.stdout is not None
-        while piece := await self.process.stdout.read(65_536):
-            self.output += piece
-        await self.process.wait()
+    process: asyncio.subprocess.Process
+    output: IO[bytes]
+    limit: int
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -42,10 +34,8 @@ class Terminal:
     async def end(self) -> None:
         """Kill it; processes that left its group are not waited for."""
         self.kill()
-        await asyncio.wait([self.reading], timeout=ENDING)
-        self.reading.cancel()
-        # It closes by itself one iteration of the loop later, and the loop may be closed by then.
-        vars(self.process)["_transport"].close()
+        await self.process.wait()
+        self.output.close()
 
 
 class Editor:
@@ -109,33 +99,33 @@ class Editor:
         line = [command, *(args or [])]
         self.started.append(line)
         variables = [schema.EnvVariable.model_validate(each) for each in env or []]
+        output = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its terminal
         process = await asyncio.create_subprocess_exec(
             *(["/bin/sh", "-c", " ".join(line)] if self.by_shell else line),
             cwd=cwd,
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=output,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "EDITOR_TOKEN": "hunter2", **{each.name: each.value for each in variables}},
             start_new_session=True,
         )
         name = f"terminal-{len(self.started)}"
-        self.terminals[name] = Terminal(process, output_byte_limit or 1 << 40)
+        self.terminals[name] = Terminal(process, output, output_byte_limit or MAX_OUTPUT)
         return schema.CreateTerminalResponse(terminal_id=name)
 
     async def wait_for_terminal_exit(
         self, session_id: str, terminal_id: str, **_: Any
     ) -> schema.WaitForTerminalExitResponse:
         await self._record("wait")
-        found = self.terminals[terminal_id]
-        await asyncio.wait([found.reading])
-        return schema.WaitForTerminalExitResponse(**_ended(found))
+        return schema.WaitForTerminalExitResponse(**_status(await self.terminals[terminal_id].process.wait()))
 
     async def terminal_output(self, session_id: str, terminal_id: str, **_: Any) -> schema.TerminalOutputResponse:
         await self._record("output")
         found = self.terminals[terminal_id]
-        text = found.output[-found.limit :].decode(errors="ignore")
-        status = schema.TerminalExitStatus(**_ended(found)) if found.reading.done() else None
-        return schema.TerminalOutputResponse(output=text, truncated=len(found.output) > found.limit, exit_status=status)
+        code, size = found.process.returncode, os.fstat(found.output.fileno()).st_size
+        text = os.pread(found.output.fileno(), found.limit, max(size - found.limit, 0)).decode(errors="ignore")
+        status = None if code is None else schema.TerminalExitStatus(**_status(code))
+        return schema.TerminalOutputResponse(output=text, truncated=size > found.limit, exit_status=status)
 
     async def kill_terminal(self, session_id: str, terminal_id: str, **_: Any) -> None:
         await self._record("kill")
@@ -150,9 +140,7 @@ class Editor:
 async def _nothing(_: str) -> None: ...
 
 
-def _ended(found: Terminal) -> dict[str, Any]:
-    code = found.process.returncode
-    assert code is not None
+def _status(code: int) -> dict[str, Any]:
     return {"exit_code": code} if code >= 0 else {"signal": signal.Signals(-code).name}
 
 
@@ -169,31 +157,6 @@ async def connect(editor: Editor) -> AsyncIterator[agent_side.AgentSideConnectio
         finally:
             for terminal in tuple(editor.terminals.values()):
                 await terminal.end()
-
-
-class ToolRunner:
-    """Runs tools, permits and records every act; `meanwhile` is called before an act is permitted."""
-
-    def __init__(self, tools: list[base.Tool]) -> None:
-        self.acts: list[base.Act] = []
-        self.meanwhile: Callable[[], object] = lambda: None
-
-        @asynccontextmanager
-        async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
-            self.acts.append(act)
-            self.meanwhile()
-            yield
-
-        self._tools = registry.Registry(tools, gate)
-
-    async def __call__(self, name: str, **arguments: Any) -> base.Result:
-        with base.calling(base.Calling("call-1", "talk")):
-            return await self._tools.run(types.ToolCall("call-1", name, arguments))
-
-    async def text(self, name: str, **arguments: Any) -> str:
-        result = await self(name, **arguments)
-        assert isinstance(result.content, str), result
-        return result.content
 
 
 def method_not_found() -> Exception:

@@ -1,4 +1,4 @@
-"""The file tools of a folder, with a gate that records every act."""
+"""Run tools, and the file tools of a folder, with a gate that records every act."""
 
 from __future__ import annotations
 
@@ -13,38 +13,48 @@ from holdfast.tools import base, registry
 from holdfast.tools.files import file_tools
 
 
-class FileTools:
-    """The file tools of one folder. `meanwhile` is called while a plan waits for its approval."""
+class ToolRunner:
+    """Runs tools and records every act. `meanwhile` is called while a plan waits for its approval."""
 
     def __init__(
-        self,
-        root: Path,
-        *,
-        off_limits: Sequence[Path] = (),
-        meanwhile: Callable[[], object] = lambda: None,
-        allow: bool = True,
+        self, tools: Sequence[base.Tool], *, meanwhile: Callable[[], object] = lambda: None, allow: bool = True
     ) -> None:
         self.acts: list[base.Act] = []
+        self.meanwhile = meanwhile
 
         @asynccontextmanager
         async def gate(_: types.ToolCall, act: base.Act) -> AsyncIterator[None]:
             self.acts.append(act)
             if not allow:
                 raise errors.NotAllowed
-            meanwhile()
+            self.meanwhile()
             yield
 
+        self.tools = registry.Registry(tools, gate)
+
+    async def __call__(self, name: str, **arguments: Any) -> base.Result:
+        with base.calling(base.Calling("call", "talk")):
+            return await self.tools.run(types.ToolCall("call", name, arguments))
+
+    async def text(self, name: str, **arguments: Any) -> str:
+        return text_of(await self(name, **arguments))
+
+
+class FileTools:
+    """The file tools of one folder, called without an event loop."""
+
+    def __init__(self, root: Path, *, off_limits: Sequence[Path] = (), **given: Any) -> None:
         made = file_tools.file_tools([str(root)], off_limits=[str(path) for path in off_limits])
-        self.tools = registry.Registry(made, gate)
+        self.awaited = ToolRunner(made, **given)
+        self.acts, self.tools = self.awaited.acts, self.awaited.tools
 
     def __call__(self, name: str, **arguments: Any) -> base.Result:
         return asyncio.run(self.awaited(name, **arguments))
 
-    async def awaited(self, name: str, **arguments: Any) -> base.Result:
-        with base.calling(base.Calling("call", "talk")):
-            return await self.tools.run(types.ToolCall("x", name, arguments))
-
     def text(self, name: str, **arguments: Any) -> str:
-        result = self(name, **arguments)
-        assert isinstance(result.content, str), result
-        return result.content
+        return text_of(self(name, **arguments))
+
+
+def text_of(result: base.Result) -> str:
+    assert isinstance(result.content, str), result
+    return result.content

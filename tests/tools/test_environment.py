@@ -59,7 +59,7 @@ def test_given_and_quiet_variables_win_and_secrets_of_the_settings_are_withheld(
     assert environment.of_commands(environ, passed=["CAT"], withheld=["CAT"])["CAT"] == "token-of-cat"
 
 
-def test_git_settings_are_added_to_those_of_the_user() -> None:
+def test_git_settings_are_added_to_the_settings_of_the_user() -> None:
     mine = {"GIT_CONFIG_COUNT": "2", "GIT_CONFIG_KEY_0": "a.b", "GIT_CONFIG_VALUE_0": "1",
             "GIT_CONFIG_KEY_1": "http.proxy", "GIT_CONFIG_VALUE_1": "http://ann:hunter2@proxy"}  # fmt: skip
     made = environment.of_commands(mine)

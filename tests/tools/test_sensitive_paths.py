@@ -53,7 +53,7 @@ ORDINARY = ["a.py", ".gitignore", "docs/config", "hooks/x", "refs/x", "HEAD.md",
 
 
 @pytest.mark.parametrize("path", [*NEVER, *WARNED, *ORDINARY])
-def test_file_that_steers_programs_is_written_with_a_warning_and_one_of_git_never(tmp_path: Path, path: str) -> None:
+def test_startup_file_is_written_with_a_warning_and_a_git_file_never(tmp_path: Path, path: str) -> None:
     tools = FileTools(tmp_path)
     assert tools("write_file", path=path, content="#!/bin/sh\n").ok is (path not in NEVER)
     assert [bool(act.danger) for act in tools.acts] == ([] if path in NEVER else [path in WARNED])

@@ -239,7 +239,7 @@ async def test_hostile_tools_are_made_harmless_or_left_out() -> None:
         assert await call(started, next(name for name in names if "etc_passwd" in name)) == "{}"
 
 
-async def test_tool_cannot_replace_one_of_the_same_name(shared: servers.McpServers) -> None:
+async def test_tool_cannot_replace_another_with_the_same_name(shared: servers.McpServers) -> None:
     async def run(_: base.Arguments) -> str:
         return "mine"
 
