@@ -76,9 +76,7 @@ def test_misplaced_or_empty_option_is_explained(holdfast: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_reading_command_refuses_a_file_that_is_no_store(
-    holdfast: Holdfast, tmp_path: Path, command: list[str]
-) -> None:
+def test_reading_command_refuses_other_files(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
     missing = tmp_path / "sub" / "none\x1b[31m.db"
     done = holdfast(*command, "--db", missing)
     assert done.code == 1

@@ -17,9 +17,7 @@ def heights(found: transcript_pages.PageHeights) -> list[int]:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10), st.integers(0, 40)), max_size=20), st.integers(1, 30))
-def test_any_row_is_located_and_a_measured_page_moves_the_rows_below(
-    measured: list[tuple[int, int]], guess: int
-) -> None:
+def test_any_row_is_found_and_a_measured_page_moves_later_rows(measured: list[tuple[int, int]], guess: int) -> None:
     found = transcript_pages.PageHeights(12, guess)
     for page, rows in measured:
         before = found.top(page + 1)
