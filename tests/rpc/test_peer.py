@@ -49,7 +49,7 @@ async def test_requests_start_in_order_and_no_more_is_read_while_the_maximum_is_
     async with rpc_peers.open_peer(frames.FrameLimits(max_running=20, busy_seconds=1_000.0)) as client:
         client.send(*(request(number, "wait", [number]) for number in range(30)))
         await rpc_peers.settle()
-        assert (client.started, client.channel.received) == ([[number] for number in range(20)], 21)
+        assert (client.started, client.channel.received_count) == ([[number] for number in range(20)], 21)
         client.proceed.set()
         assert {(await client.receive())["id"] for _ in range(30)} == set(range(30))
 
@@ -190,7 +190,7 @@ async def test_client_that_does_not_read_is_not_read_from(kind: str) -> None:
     async with rpc_peers.open_peer(limits, capacity=1) as client:
         client.send(*messages * 300)
         await rpc_peers.settle(500)
-        assert client.channel.received < 10
+        assert client.channel.received_count < 10
         received = [json.dumps(await client.receive()) for _ in range(300 * len(messages))]
         assert received == received[: len(messages)] * 300
 

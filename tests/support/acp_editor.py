@@ -11,12 +11,11 @@ from typing import Any
 from holdfast import AIAgent, AsyncSessionDB, errors
 from holdfast.acp import channel, plans, server
 from holdfast.acp import session as sessions
-from holdfast.agent import approvals
+from holdfast.agent import approvals as permissions
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from holdfast.tools import base
-from tests.support import acp_schema, agents
-from tests.support import approvals as house
+from tests.support import acp_schema, agents, approvals, rpc_peers
 
 FOLDER = "/"
 ONCE = {"outcome": {"outcome": "selected", "optionId": "once"}}
@@ -56,7 +55,7 @@ class Program:
     """A program with a scripted model and one tool; it opens a runtime for each session."""
 
     def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
-        self.db, self.model, self.shell = db, model, house.Shell()
+        self.db, self.model, self.shell = db, model, approvals.Shell()
         self._prompt_commands, self._given = given.pop("prompt_commands", None), given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[sessions.SessionSpec] = []
@@ -70,10 +69,10 @@ class Program:
 
     @asynccontextmanager
     async def open_runtime(self, place: sessions.SessionSpec, client: Any) -> AsyncIterator[runtime.Runtime]:
-        permissions = approvals.Approvals(self.db.permissions)
+        required = permissions.Approvals(self.db.permissions)
 
         async def build(conversation_id: str) -> AIAgent:
-            given = {"folder": place.folders[0], "tools": [*self._tools, plans.TOOL], "approvals": permissions}
+            given = {"folder": place.folders[0], "tools": [*self._tools, plans.TOOL], "approvals": required}
             model = self.choice.of(conversation_id)
             return agents.agent(self.db, model, session_id=conversation_id, **given, **self._given)
 
@@ -82,7 +81,7 @@ class Program:
         self.open += 1
         try:
             async with runtime.Runtime(
-                self.db, build, approvals=permissions, models=self.choice, prompt_commands=self._prompt_commands
+                self.db, build, approvals=required, models=self.choice, prompt_commands=self._prompt_commands
             ) as opened:
                 self.runtimes.append(opened)
                 yield opened
@@ -90,12 +89,12 @@ class Program:
             self.open -= 1
 
 
-class Editor:
+class Editor(rpc_peers.MemoryChannel):
     """The editor's end of a channel. `answer` returns the result of a permission request, or None for no answer."""
 
     def __init__(self, program: Program) -> None:
+        super().__init__()
         self.program = program
-        self._unheard: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._asked: dict[Any, asyncio.Future[Any]] = {}
         self._more = asyncio.Condition()
         self._seen = self.number = 0
@@ -106,14 +105,10 @@ class Editor:
         self.answer: Callable[[dict[str, Any]], Any] = lambda _: ONCE
         self.reads = asyncio.Event()
         self.reads.set()
-        self._gone = asyncio.Event()
         self.serving: asyncio.Task[None]
 
-    async def receive(self) -> bytes | None:
-        return await self._unheard.get()
-
     async def send(self, frame: bytes) -> None:
-        if self._gone.is_set():
+        if self.broken.is_set():
             raise errors.Gone()
         said = json.loads(frame)
         self._wire.got(said)
@@ -131,22 +126,19 @@ class Editor:
                 self.updates.append(said["params"])
             self._more.notify_all()
 
-    async def unread(self) -> None:
-        await self._gone.wait()
-
     def say(self, frame: dict[str, Any]) -> None:
         self._wire.sent(frame)
         self.raw(json.dumps(frame).encode())
 
     def raw(self, line: bytes) -> None:
-        self._unheard.put_nowait(line)
+        self.inbound.put_nowait(line)
 
     def vanish(self) -> None:
         """Read nothing more, without notice."""
-        self._gone.set()
+        self.broken.set()
 
     def leave(self) -> None:
-        self._unheard.put_nowait(None)
+        self.inbound.put_nowait(None)
 
     def asking(self, method: str, **params: Any) -> asyncio.Future[Any]:
         return self.put(method, params)
@@ -210,18 +202,18 @@ def result(answer: dict[str, Any]) -> Any:
 @asynccontextmanager
 async def connect(program: Program, **capabilities: Any) -> AsyncIterator[Editor]:
     """Serve an initialized editor; it disconnects at the end of the block."""
-    person = Editor(program)
-    wire = channel.EditorChannel(person, "1.0")
-    greeted = person.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
+    editor = Editor(program)
+    wire = channel.EditorChannel(editor, "1.0")
+    greeted = editor.asking("initialize", protocolVersion=1, clientCapabilities=capabilities)
     assert await wire.wait_initialized()
     await greeted
 
-    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
+    serving = editor.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
     try:
-        yield person
+        yield editor
     finally:
-        person.reads.set()
-        person.leave()
+        editor.reads.set()
+        editor.leave()
         await asyncio.wait([serving])
         if not serving.cancelled():
             serving.result()
@@ -232,8 +224,8 @@ async def open_editor(script: Any = (), *, model: Any = None, **given: Any) -> A
     """Serve an editor with a new store; at the end all sessions must be closed and the store be valid."""
     async with agents.store() as db:
         program = Program(db, model or ScriptedModel(script), **given)
-        async with connect(program) as person:
-            yield person
+        async with connect(program) as editor:
+            yield editor
         assert program.open == 0
 
 

@@ -20,14 +20,14 @@ class MemoryChannel:
     def __init__(self, capacity: int = 10_000) -> None:
         self.inbound: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.sent: asyncio.Queue[bytes] = asyncio.Queue(capacity)
-        self.received = 0
+        self.received_count = 0
         self.broken = asyncio.Event()
         self.is_closed = self.overlapped = False
         self._lock = asyncio.Lock()
 
     async def receive(self) -> bytes | None:
         frame = await self.inbound.get()
-        self.received += frame is not None
+        self.received_count += frame is not None
         return frame
 
     async def send(self, frame: bytes) -> None:
