@@ -169,3 +169,15 @@ def test_extract_does_not_grow_over_updates_or_with_an_estimate_that_does_not_ad
         assert tokens.estimate(text) <= 500
     assert tokens.estimate(text) > 400
     assert 0 < estimate(extract.extract(base.SummaryRequest(messages=WORK, budget=600), estimate)) <= 600
+
+
+def test_work_is_bounded_for_a_long_history() -> None:
+    measured: list[str] = []
+
+    def estimate(text: str) -> int:
+        measured.append(text)
+        return tokens.estimate(text)
+
+    said = talk(*(f"Sentence {n} says {n * 31 % 997} things. And another {n}." for n in range(4_000)))
+    assert extract.extract(base.SummaryRequest(messages=said), estimate)
+    assert len(measured) <= 2_000

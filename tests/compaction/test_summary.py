@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB
+from holdfast import AsyncSessionDB, errors
 from holdfast.compaction import base, policy, summary, summary_format
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
@@ -203,3 +203,9 @@ def test_request_of_any_script_fits_any_window_with_the_newest_messages(text: st
     assert "- pier 39" in sent
     assert "[1 user]" not in sent
     assert sent.index("older messages are left out") < sent.index("[299 user]")
+
+
+def test_window_too_small_for_the_texts_to_keep_is_refused() -> None:
+    request = base.SummaryRequest(messages=messages.talk("Hello."), must_keep=tuple(f"pier {n}" for n in range(200)))
+    with pytest.raises(errors.NoRoom):
+        ask_model(request, window=1_000)

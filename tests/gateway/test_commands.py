@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import commands
+from holdfast.gateway import commands, gateway_context
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
-from tests.support import gateways
+from tests.support import agents, gateways
 from tests.support.agents import shape
 from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
 
@@ -67,6 +67,15 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     assert inside.conversation_id not in (None, one.conversation_id)
     assert back.conversation_id == one.conversation_id
     assert said[4] == "This chat continues in: One"
+
+
+async def test_admin_changes_the_model_of_the_chat(db: AsyncSessionDB) -> None:
+    async with open_gateway(db, agents.ModelChoice(), is_admin=gateway_context.is_always) as (_, chat):
+        for number, line in enumerate(("Hi", "/model second", "Hi"), 1):
+            await chat.say(line, key=str(number))
+            await chat.replies(number)
+    before, changed, after = texts(chat.sent)
+    assert (before, changed[:23], after) == ("first", "The model is second now", "second")
 
 
 async def fail_lookup(_platform: str, _sender: str) -> bool:

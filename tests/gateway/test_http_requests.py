@@ -351,3 +351,30 @@ async def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pyt
         go.set()
         assert [each.text for each in await asyncio.gather(*busy)] == ["ok", "ok"]
         await until_async(is_served)  # The server may count a closed connection for a moment.
+
+
+GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+TWO_LENGTHS = (
+    b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [GET + b"X: " + b"x" * server.MAX_HEAD_BYTES, TWO_LENGTHS % (len(GET) + 7) + GET + b"\r\n"],
+    ids=["head too large", "two lengths"],
+)
+async def test_malformed_request_ends_its_connection_only(sent: bytes, db: AsyncSessionDB) -> None:
+    async def ask(data: bytes) -> list[bytes]:
+        """Return the status lines of all responses on one connection."""
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(data)
+        lines = (await reader.read()).split(b"\r\n")
+        writer.close()
+        return [line[:12] for line in lines if line.startswith(b"HTTP/")]
+
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
+    address = listening.getsockname()
+    async with server.serve(http_platform.HttpPlatform(db).app, listening), asyncio.timeout(60):
+        assert await ask(sent) == [b"HTTP/1.1 400"]
+        assert await ask(GET + b"\r\n") == [b"HTTP/1.1 200"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases
+from holdfast.store import compactions, conversation_row, deletion, leases, store_meta
 from holdfast.store.driver import Tx
 from tests.support import conversations, postgres, two_hosts
 
@@ -141,3 +141,10 @@ def test_deadlocked_steps_are_repeated_and_both_succeed(pair: two_hosts.Pair) ->
     lock_both_orders = (lambda: lock_both(0, pair.one, "a", "b"), lambda: lock_both(1, pair.other, "b", "a"))
     assert conversations.at_once(*lock_both_orders) == [None, None]
     assert [pair.one.conversation(name).title for name in "ab"] == ["by a", "by b"]
+
+
+def test_second_profile_set_at_once_gets_the_first(pair: two_hosts.Pair) -> None:
+    found = pair.meanwhile(
+        lambda tx: store_meta.get_or_set_profile(tx, "first"), lambda: pair.other.admin.get_or_set_profile("second")
+    )
+    assert found == pair.one.admin.get_or_set_profile("third") == "first"

@@ -129,6 +129,20 @@ def test_scrub_by_a_role_that_does_not_own_the_tables_is_refused(pair: two_hosts
         admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
+def test_rewrite_has_no_statement_timeout_and_restores_it(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    execute, limits = transaction.PostgresTransaction.execute, set[str]()
+
+    def record(tx: transaction.PostgresTransaction, sql: str, *values: Any) -> Any:
+        if sql.startswith("VACUUM"):
+            limits.add(*execute(tx, "SHOW statement_timeout").fetchone())
+        return execute(tx, sql, *values)
+
+    monkeypatch.setattr(transaction.PostgresTransaction, "execute", record)
+    db.admin.scrub()
+    assert limits == {"0"}
+    assert db.driver.read(lambda tx: tx.execute("SHOW statement_timeout").fetchone()) == ("10min",)
+
+
 # --- what was refused within a step -----------------------------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast import AIAgent, AsyncSessionDB, SessionDB, events, types
+from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import settings
-from holdfast.model import base
+from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 
 
@@ -31,6 +31,30 @@ class LoopClock:
 
     def advance(self, seconds: float) -> None:
         self._ahead += seconds
+
+
+class ModelChoice:
+    """Two models; the first answers until another one is chosen."""
+
+    def __init__(self) -> None:
+        self.models = {name: ScriptedModel([name] * 9, name=name) for name in ("first", "second")}
+        self.chosen: dict[str, str] = {}
+
+    async def listed(self) -> Sequence[str]:
+        return list(self.models)
+
+    async def choose(self, conversation_id: str, name: str) -> base.Model:
+        if name not in self.models:
+            raise errors.SettingInvalid(f"{errors.quote(name)} is not a model name.")
+        self.chosen[conversation_id] = name
+        return self.models[name]
+
+    def chosen_for(self, conversation_id: str) -> base.Model:
+        return self.models[self.chosen.get(conversation_id, "first")]
+
+    def follow(self, conversation_id: str, origin: str) -> None:
+        if origin in self.chosen:
+            self.chosen[conversation_id] = self.chosen[origin]
 
 
 GROUPS: dict[str, tuple[type, dict[str, str]]] = {

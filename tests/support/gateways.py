@@ -50,8 +50,11 @@ class HeldModel(ScriptedModel):
             await self.released.wait()
 
 
-def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> runtimes.RuntimeFactory:
-    """Return a factory of runtimes whose agents use this model."""
+def runtime_factory(
+    db: AsyncSessionDB, model: models.Model | agents.ModelChoice, **given: Any
+) -> runtimes.RuntimeFactory:
+    """Return a factory of runtimes whose agents use this model, or the one that was chosen."""
+    choice = model if isinstance(model, agents.ModelChoice) else None
 
     @asynccontextmanager
     async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
@@ -59,9 +62,10 @@ def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> ru
 
         async def build(conversation_id: str) -> AIAgent:
             options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
-            return agents.agent(db, model, session_id=conversation_id, **options)
+            used = model.chosen_for(conversation_id) if isinstance(model, agents.ModelChoice) else model
+            return agents.agent(db, used, session_id=conversation_id, **options)
 
-        async with runtime.Runtime(db, build, owner=owner, approvals=permissions) as opened:
+        async with runtime.Runtime(db, build, owner=owner, approvals=permissions, models=choice) as opened:
             yield opened
 
     return open_runtime
@@ -70,7 +74,7 @@ def runtime_factory(db: AsyncSessionDB, model: models.Model, **given: Any) -> ru
 @asynccontextmanager
 async def open_gateway(
     db: AsyncSessionDB,
-    model: models.Model,
+    model: models.Model | agents.ModelChoice,
     *,
     platforms: Sequence[platform.Platform] | None = None,
     settings: gateway_settings.GatewaySettings | None = None,

@@ -17,6 +17,7 @@ from holdfast.agent import commands
 from holdfast.runtime import subscriptions
 from holdfast.tui import app, suspend, theme
 from tests.faults import agent_processes
+from tests.support.agents import LoopClock
 from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
 
 
@@ -74,6 +75,18 @@ async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriv
     await tui.wait_for("Interrupted. The conversation up to here is saved.", "Once upon")
     await tui.wait_idle()
     await tui.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")  # A key ends the first warning.
+    assert not tui.app._exit
+    await tui.pilot.press("ctrl+c")
+    await tui.until(lambda: tui.app._exit)
+
+
+async def test_leave_warning_ends_after_its_time(tui: TuiDriver) -> None:
+    clock, passed = LoopClock(), asyncio.Event()
+    await tui.pilot.press("ctrl+c")
+    tui.app.set_timer(app.WARNING_SECONDS, passed.set)  # It is due just after that of the warning.
+    clock.advance(app.WARNING_SECONDS)
+    await passed.wait()
+    await tui.pilot.press("ctrl+c")
     assert not tui.app._exit
     await tui.pilot.press("ctrl+c")
     await tui.until(lambda: tui.app._exit)

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events
+from holdfast import AIAgent, AsyncSessionDB, events
 from holdfast.agent import commands
 from holdfast.agent.commands import status, turns
-from holdfast.model import ScriptedModel, base
+from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import agents
 from tests.support.compaction import WINDOW, fill, priced_summarizer
 from tests.support.runtimes import answer_text, open_runtime, run_command
 
 
-class ModelChoice:
-    """Two models; the first answers until another one is chosen."""
-
-    def __init__(self) -> None:
-        self.models = {name: ScriptedModel([name] * 9, name=name) for name in ("first", "second")}
-        self.chosen: dict[str, str] = {}
-
-    async def listed(self) -> Sequence[str]:
-        return list(self.models)
-
-    async def choose(self, conversation_id: str, name: str) -> base.Model:
-        if name not in self.models:
-            raise errors.SettingInvalid(f"{errors.quote(name)} is not a model name.")
-        self.chosen[conversation_id] = name
-        return self.models[name]
-
-    def follow(self, conversation_id: str, origin: str) -> None:
-        if origin in self.chosen:
-            self.chosen[conversation_id] = self.chosen[origin]
-
-
 def open_with_choice(db: AsyncSessionDB) -> runtime.Runtime:
-    choice = ModelChoice()
+    choice = agents.ModelChoice()
 
     async def build(conversation_id: str) -> AIAgent:
-        model = choice.models[choice.chosen.get(conversation_id, "first")]
-        return agents.agent(db, model, session_id=conversation_id)
+        return agents.agent(db, choice.chosen_for(conversation_id), session_id=conversation_id)
 
     return runtime.Runtime(db, build, models=choice)
 
@@ -80,7 +56,7 @@ async def test_unknown_model_is_refused_with_the_available_ones(wrong: str, db: 
 
 async def test_running_turn_is_in_the_status_and_prevents_a_change_of_the_model(db: AsyncSessionDB) -> None:
     slow = agents.Trickle("Hm")
-    async with open_runtime(db, slow, options={"models": ModelChoice()}) as run:
+    async with open_runtime(db, slow, options={"models": agents.ModelChoice()}) as run:
         before = await answer_text(run, "/status")
         assert "begins with your first message" in before
         assert "turn          none, 0 waiting" in before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from holdfast import errors
 from holdfast.tools.mcp import servers
-from tests.support import mcp_http_server
+from tests.support import agents, mcp_http_server
 from tests.support.mcp_servers import call, running
+from tests.support.polling import until_async
 
 
 @pytest.fixture
@@ -69,3 +71,23 @@ async def test_forgotten_session_is_opened_again(web: mcp_http_server.McpHttpSer
             with pytest.raises(errors.ToolFailed, match="does not know us any more"):
                 await call(started, "web__ok")
         assert await call(started, "web__ok") == "fine"
+
+
+async def test_unreachable_server_is_tried_after_growing_pauses_and_then_left_alone() -> None:
+    with mcp_http_server.serving() as web:
+        config = mcp_http_server.wanted(web)
+    clock, pauses = agents.LoopClock(), (0.0, 1_000.0, 2_000.0)
+    async with running(config, backoff=pauses) as started:
+        server = started.servers[0]
+        for pause in pauses[1:]:
+            await until_async(lambda: server.state == "down")
+            waiting = asyncio.create_task(server.connect())
+            await until_async(lambda: server.state == "starting")
+            clock.advance(pause - 100.0)
+            await asyncio.sleep(0)
+            assert (server.state, waiting.done()) == ("starting", False)
+            clock.advance(100.0)
+            with pytest.raises(errors.ToolFailed, match="connection failed"):
+                await waiting
+        with pytest.raises(errors.ToolFailed, match="left alone for a while"):
+            await server.connect()
