@@ -12,11 +12,11 @@ import pytest
 from acp import helpers
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.acp import modes, server
+from holdfast.acp import modes
 from holdfast.acp import session as sessions
 from holdfast.agent import approvals as permissions
 from holdfast.model import ScriptedModel
-from holdfast.runtime import runtime, subscriptions
+from holdfast.runtime import runtime
 from holdfast.tools import base as tools
 from tests.support import agents, approvals
 from tests.support.acp_editor import Editor, Program, connect, open_editor, refusal, result
@@ -148,11 +148,8 @@ async def test_load_sends_the_whole_transcript_before_its_response(db: AsyncSess
         assert (await editor.until("session_info_update"))["title"]
 
 
-async def test_unfinished_call_is_closed_when_loaded_and_completed_by_another_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_editor() as editor:
+async def test_unfinished_call_is_closed_when_loaded_and_completed_by_another_process() -> None:
+    async with open_editor(poll_seconds=0.01) as editor:
         db = editor.program.db
         await store(db, "talk")
         await db.append_message(
@@ -231,9 +228,8 @@ async def test_invalid_list_request_is_refused(asked: dict[str, str]) -> None:
         assert (await refusal(editor.ask("session/list", **asked))).code == -32602
 
 
-async def test_list_has_each_conversation_of_the_folder_once_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PAGE_SIZE", 3)
-    async with open_editor() as editor:
+async def test_list_has_each_conversation_of_the_folder_once_in_pages() -> None:
+    async with open_editor(page_size=3) as editor:
         db = editor.program.db
         for number in range(20):
             await store(db, f"talk{number}", ("/one", "/two", "/two", None, "/two")[number % 5])
@@ -274,27 +270,23 @@ async def test_session_moves_to_the_folder_of_its_next_prompt(folders: tuple[str
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork"])
+@pytest.mark.parametrize(("most", "code"), [(1, -32600), (2, -32603)])
 async def test_session_that_cannot_be_opened_changes_nothing(
-    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch, method: str, db: AsyncSessionDB
+    folders: tuple[str, str], method: str, most: int, code: int, db: AsyncSessionDB
 ) -> None:
     one, two = folders
-    async with connect(FullProgram(db, ScriptedModel(["A"]))) as editor:
+    async with connect(FullProgram(db, ScriptedModel(["A"]), max_sessions=most)) as editor:
         await store(db, "talk", one)
         await editor.new(one)
-        for most, code in ((1, -32600), (2, -32603)):
-            monkeypatch.setattr(server, "MAX_SESSIONS", most)
-            asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
-            assert (await refusal(asked)).code == code
-            assert await list_folders(editor) == {"talk": one}
+        asked = editor.ask(method, sessionId="talk", cwd=two, mcpServers=[])
+        assert (await refusal(asked)).code == code
+        assert await list_folders(editor) == {"talk": one}
         assert await db.branches("talk") == []
 
 
-async def test_fork_has_the_transcript_the_model_and_a_folder_of_its_own(
-    folders: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "MAX_SESSIONS", 2)
+async def test_fork_has_the_transcript_the_model_and_a_folder_of_its_own(folders: tuple[str, str]) -> None:
     one, two = folders
-    async with open_editor(["A"]) as editor:
+    async with open_editor(["A"], max_sessions=2) as editor:
         session = await editor.new(one)
         await editor.prompt(session, "one")
         await editor.ask("session/set_config_option", sessionId=session, configId="model", value="other/model")

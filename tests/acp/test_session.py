@@ -12,7 +12,6 @@ from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.acp import session as sessions
 from holdfast.agent.commands import base as commands
 from holdfast.model import base
-from holdfast.runtime import subscriptions
 from tests.support import agents, approvals
 from tests.support.acp_editor import Program, connect, open_editor, refusal, result
 from tests.support.compaction import WINDOW, fill
@@ -318,10 +317,9 @@ async def do_nothing(_: commands.Invocation) -> None:
     pass
 
 
-async def test_available_commands_are_listed_and_updated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
+async def test_available_commands_are_listed_and_updated() -> None:
     later = PromptCommands()
-    async with open_editor(["Hello Ann"], prompt_commands=later) as editor:
+    async with open_editor(["Hello Ann"], prompt_commands=later, poll_seconds=0.01) as editor:
         session = await editor.new()
         listed = await editor.until("available_commands_update")
         names = {each["name"] for each in listed["availableCommands"]}

@@ -23,16 +23,8 @@ from tests.support.acp_editor import Editor, Program, connect, open_editor, resu
 from tests.support.polling import until_async
 
 WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
-
-
-@pytest.fixture
-def fast_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-
-
-@pytest.fixture
-def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 3600.0)
+OFTEN: dict[str, Any] = {"poll_seconds": 0.01}
+NEVER: dict[str, Any] = {"poll_seconds": 3600.0}
 
 
 def notify(db: AsyncSessionDB, session: str) -> None:
@@ -62,13 +54,12 @@ async def test_messages_of_another_process_are_sent_in_their_order() -> None:
         assert editor.text() == "Ato the terminalB"
 
 
-@pytest.mark.usefixtures("fast_polling")
 async def test_messages_of_another_process_are_sent_without_a_request(tmp_path: Path) -> None:
     path = str(tmp_path / "store.db")
     async with (
         agents.store(path) as db,
         AsyncSessionDB(SessionDB(path)) as other,
-        connect(Program(db, ScriptedModel(["A"]))) as editor,
+        connect(Program(db, ScriptedModel(["A"]), **OFTEN)) as editor,
     ):
         session = await begin(editor)
         await other.append_message(session, role="user", content="from the terminal")
@@ -94,9 +85,8 @@ async def test_own_messages_are_not_sent_back_to_a_slow_editor() -> None:
         assert (editor.received("user_message_chunk"), editor.text()) == ([], "A")
 
 
-@pytest.mark.usefixtures("no_polling")
 async def test_message_stored_while_a_session_is_opened_is_sent() -> None:
-    async with open_editor(["A"]) as editor:
+    async with open_editor(["A"], **NEVER) as editor:
         session, db = await begin(editor), editor.program.db
         hides = db.hides
 
@@ -107,13 +97,12 @@ async def test_message_stored_while_a_session_is_opened_is_sent() -> None:
 
         db.hides = store_meanwhile  # type: ignore[method-assign]
         await editor.ask("session/load", sessionId=session, **WHERE)
-        await wait_for_user_text(editor, "from the terminal")
+        assert (await wait_for_user_text(editor, "from the terminal")).count("from the terminal") == 1
 
 
-@pytest.mark.usefixtures("no_polling")
 async def test_failing_store_delays_messages_and_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "LOG_PAGE", 1)
-    async with open_editor(["A"]) as editor:
+    async with open_editor(["A"], **NEVER) as editor:
         session, db, asked = await begin(editor, "one ", "two ", "three"), editor.program.db, list[Any]()
         transcript = db.transcript
 
@@ -151,9 +140,8 @@ async def block_store(db: AsyncSessionDB) -> AsyncIterator[None]:
         await asyncio.gather(*working)
 
 
-@pytest.mark.usefixtures("fast_polling")
 async def test_requests_that_need_no_store_do_not_wait_for_it() -> None:
-    async with open_editor(["A", "B"]) as editor:
+    async with open_editor(["A", "B"], **OFTEN) as editor:
         session, db = await begin(editor), editor.program.db
         async with block_store(db):
             asked = asyncio.create_task(db.snapshot(session))
@@ -168,7 +156,6 @@ async def test_requests_that_need_no_store_do_not_wait_for_it() -> None:
         assert await editor.prompt(session, "and now?") == "end_turn"
 
 
-@pytest.mark.usefixtures("no_polling")
 async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
@@ -182,7 +169,7 @@ async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(
         return "It ran."
 
     script = [agents.calls("make"), agents.calls("make"), "done"]
-    program = Program(db, ScriptedModel(script), [agents.tool("make", go)])
+    program = Program(db, ScriptedModel(script), [agents.tool("make", go)], **NEVER)
     async with connect(program) as editor, AsyncExitStack() as blocked:
         session = await editor.new()
         first = editor.prompting(session, "go")

@@ -119,4 +119,4 @@ def test_without_opentelemetry_the_model_is_not_wrapped() -> None:
             assert spans.tracer is None
         assert not [name for name in sys.modules if name.startswith("opentelemetry.")]
     """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -8,7 +8,6 @@ import pytest
 
 from holdfast import errors
 from holdfast.chat.chat import LEAVE_WARNING
-from holdfast.runtime import subscriptions
 from holdfast.terminal import event_text
 from tests.support.chat import LEAVE, STOP, ChatDriver, open_chat
 from tests.support.runtimes import add_exchanges
@@ -201,9 +200,8 @@ async def test_reply_continues_in_a_conversation_that_was_left(chat: ChatDriver)
     assert ("assistant", "Half a word.") in await chat.messages()
 
 
-async def test_messages_of_other_processes_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_chat() as chat:
+async def test_messages_of_other_processes_are_shown() -> None:
+    async with open_chat(poll_seconds=0.01) as chat:
         await add_exchanges(chat.db, 1)
         await chat.wait_for("2 new messages from elsewhere:\n> q1\na1")
         chat.model.say("Yes.", None)

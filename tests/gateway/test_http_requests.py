@@ -134,15 +134,17 @@ async def test_body_that_does_not_arrive_times_out() -> None:
     assert sent[0]["status"] == 408
 
 
-async def test_response_that_is_not_read_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "WRITE_SECONDS", 0.0)
+async def test_response_that_is_not_read_times_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "holdfast.gateway")
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    filtered = requests.RequestFilter(requests.json_response({}), max_body=10, hosts=requests.LOCAL_HOSTS)
-    async with asyncio.timeout(60):  # It returns although nothing can be sent.
+    app = requests.json_response({})
+    filtered = requests.RequestFilter(app, max_body=10, hosts=requests.LOCAL_HOSTS, write_seconds=0.0)
+    async with asyncio.timeout(60):
         await filtered(SCOPE | {"method": "GET"}, receive, wait_forever)
+    assert caplog.messages == ["a client did not read its response within 0 s"]
 
 
 @pytest.mark.parametrize(

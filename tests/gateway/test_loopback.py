@@ -123,11 +123,8 @@ def test_socket_in_use_or_a_file_is_left_alone_and_a_stale_socket_is_replaced(pa
     assert file.read_text() == "mine"
 
 
-async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(
-    path: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(loopback, "WRITE_SECONDS", 0.2)
-    lines = loopback.LoopbackSocket(path)
+async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(path: str, db: AsyncSessionDB) -> None:
+    lines = loopback.LoopbackSocket(path, write_seconds=0.2)
     async with (
         open_gateway(db, ScriptedModel(), platforms=[lines]),
         connect(path) as deaf,
@@ -144,15 +141,14 @@ async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(
         assert len(lines._writers) == 1
 
 
-async def test_socket_of_a_stopped_gateway_is_taken_over(
-    path: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(loopback, "POLL_SECONDS", 0.01)
+async def test_socket_of_a_stopped_gateway_is_taken_over(path: str, db: AsyncSessionDB) -> None:
     async with open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)]) as (first, _):
         await first.wait_ready()
-        second = open_gateway(db, ScriptedModel(), platforms=[loopback.LoopbackSocket(path)])
+        lines = loopback.LoopbackSocket(path, poll_seconds=0.01)
+        second = open_gateway(db, ScriptedModel(), platforms=[lines])
         opened, _ = await second.__aenter__()
         await opened.wait_ready()  # It is ready although another gateway has the socket.
-    async with connect(path):
-        pass
+    async with connect(path) as client:
+        await client.send({"text": "/stop", "key": "1"})
+        assert [(await client.receive())["type"] for _ in range(2)] == ["taken", "reply"]
     await second.__aexit__(None, None, None)

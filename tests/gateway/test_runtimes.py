@@ -72,6 +72,7 @@ async def test_runtime_that_was_idle_for_an_hour_is_closed(db: AsyncSessionDB) -
         await pool.visit(owner)
         clock.advance(later)
     await until_async(lambda: pool.closed == ["a"])
+    assert len(pool) == 2
     await pool.close()
 
 

@@ -144,7 +144,7 @@ async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> Non
             async for delta in deltas:
                 if isinstance(delta, base.ContentDelta):
                     break
-        await asyncio.wait_for(server.left.wait(), 60)
+        assert await asyncio.wait_for(server.left.wait(), 60)
         await model.close()
 
 

@@ -170,4 +170,4 @@ def test_search_loads_no_http_library() -> None:
         "assert asyncio.run(local_servers.find(kinds=[providers.LocalServer('ollama', port, '')])) == []\n"
         "assert not {'httpx2', 'http.client'} & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.rpc_server import open_sessions, session_info, wire_types
+from holdfast.rpc_server import session_info, wire_types
 from tests.support import rpc_client
 from tests.support.compaction import fill
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
@@ -171,9 +171,8 @@ async def test_deleted_conversation_is_refused_and_can_be_closed() -> None:
         assert await client.call("session.close", session_id=key) == {"session_id": key, "ended": False}
 
 
-async def test_number_of_sessions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(open_sessions, "MAX_SESSIONS", 1)
-    async with rpc_client.connect(["a"]) as (server, client):
+async def test_number_of_sessions_is_limited() -> None:
+    async with rpc_client.connect(["a"], max_sessions=1) as (server, client):
         key = await client.start_conversation()
         for method, given in (
             ("session.create", {}),

@@ -56,7 +56,9 @@ class Program:
 
     def __init__(self, db: AsyncSessionDB, model: Any, tools: Sequence[base.Tool] | None = None, **given: Any) -> None:
         self.db, self.model, self.shell = db, model, approvals.Shell()
-        self._prompt_commands, self._given = given.pop("prompt_commands", None), given
+        self._options = {name: given.pop(name) for name in ("prompt_commands", "poll_seconds") if name in given}
+        self.limits = {name: given.pop(name) for name in ("max_sessions", "page_size") if name in given}
+        self._given = given
         self._tools = [self.shell.tool] if tools is None else [*tools]
         self.places: list[sessions.SessionSpec] = []
         self.clients: list[Any] = []
@@ -81,7 +83,7 @@ class Program:
         self.open += 1
         try:
             async with runtime.Runtime(
-                self.db, build, approvals=required, models=self.choice, prompt_commands=self._prompt_commands
+                self.db, build, approvals=required, models=self.choice, **self._options
             ) as opened:
                 self.runtimes.append(opened)
                 yield opened
@@ -208,7 +210,10 @@ async def connect(program: Program, **capabilities: Any) -> AsyncIterator[Editor
     assert await wire.wait_initialized()
     await greeted
 
+<<<<<<< HEAD
     serving = editor.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
+=======
+    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program, **program.limits), wire))
     try:
         yield editor
     finally:

@@ -64,6 +64,7 @@ class ApprovalRuntime:
     def __init__(self, db: AsyncSessionDB, script: Sequence[Any], *, shell: Shell | None = None, **given: Any) -> None:
         self.db, self.shell = db, shell or Shell()
         store = given.pop("permissions", db.permissions)
+        poll = given.pop("poll_seconds", runtime.POLL_SECONDS)
         self.approvals = approvals.Approvals(store, law=given.pop("law", None), yes=given.pop("yes", False))
         self.model: base.Model = ScriptedModel(script)
 
@@ -71,7 +72,7 @@ class ApprovalRuntime:
             used = {"tools": [self.shell.tool], "approvals": self.approvals, **given}
             return agents.agent(db, self.model, session_id=conversation_id, **used)
 
-        self.door = runtime.Runtime(db, build, approvals=self.approvals)
+        self.door = runtime.Runtime(db, build, approvals=self.approvals, poll_seconds=poll)
 
     async def __aenter__(self) -> Self:
         await self.door.__aenter__()

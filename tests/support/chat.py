@@ -114,11 +114,11 @@ class ChatDriver:
 
 @asynccontextmanager
 async def open_chat(
-    columns: int = 60, rows: int = 20, *, colour: bool = True, history: str = "/dev/null/none"
+    columns: int = 60, rows: int = 20, *, colour: bool = True, history: str = "/dev/null/none", **given: Any
 ) -> AsyncIterator[ChatDriver]:
     """Open a chat on a new store."""
     async with agents.store() as db:
-        home = approvals.ApprovalRuntime(db, [])
+        home = approvals.ApprovalRuntime(db, [], **given)
         with create_pipe_input() as source:
             async with home.door:
                 driver = ChatDriver(home, source, Screen(columns, rows), colour, history)

@@ -193,12 +193,19 @@ class Harness:
 
 @asynccontextmanager
 async def serve(
-    db: AsyncSessionDB, script: Any = None, *, grace: float = FOREVER, poll: float = FOREVER, **given: Any
+    db: AsyncSessionDB,
+    script: Any = None,
+    *,
+    grace: float = FOREVER,
+    poll: float = FOREVER,
+    max_sessions: int = 100,
+    **given: Any,
 ) -> AsyncIterator[Harness]:
     """Run a server; without a script the model says what the test dictates."""
     home = approvals.ApprovalRuntime(db, [], **given)
     home.model = DictatedModel(WINDOW) if script is None else ScriptedModel(script, window=WINDOW)
-    async with home.door, rpc_server.RpcServer(home.door, grace_seconds=grace, poll_seconds=poll) as server:
+    options: dict[str, Any] = {"grace_seconds": grace, "poll_seconds": poll, "max_sessions": max_sessions}
+    async with home.door, rpc_server.RpcServer(home.door, **options) as server:
         harness = Harness(db, server, home)
         try:
             yield harness

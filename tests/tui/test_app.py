@@ -14,7 +14,6 @@ from textual.widgets import Input, OptionList
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
-from holdfast.runtime import subscriptions
 from holdfast.tui import app, suspend, theme
 from tests.faults import agent_processes
 from tests.support.agents import LoopClock
@@ -49,9 +48,8 @@ async def test_reply_streams_as_markdown_and_a_queued_message_is_answered_next(t
     assert [each.role for each in await tui.db.transcript("talk")] == ["user", "assistant"] * 2
 
 
-async def test_messages_of_other_processes_are_shown_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_tui(numbered(5)) as tui:
+async def test_messages_of_other_processes_are_shown_in_order() -> None:
+    async with open_tui(numbered(5), poll_seconds=0.01) as tui:
         await tui.wait_for("number 5 of many", "Unfinished: no reply to this is stored. Use /retry to ask again.")
         await tui.db.append_message("talk", role="assistant", content="from elsewhere")
         await tui.wait_for("from elsewhere")

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, errors, types
-from holdfast.runtime import subscriptions
 from holdfast.tui import compaction_view, entries, transcript, transcript_source
 from tests.support.tui import numbered, open_tui, two_conversations
 
@@ -195,7 +194,6 @@ async def test_failed_page_shows_the_error_keeps_its_height_and_is_read_again(mo
 
 
 async def test_store_error_during_a_switch_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
     read, fails = transcript_source.read, True
 
     async def fail(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.ConversationView:
@@ -204,7 +202,7 @@ async def test_store_error_during_a_switch_is_shown_once(monkeypatch: pytest.Mon
         return await read(db, conversation_id, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(transcript_source, "read", fail)
-    async with open_tui(two_conversations) as tui:
+    async with open_tui(two_conversations, poll_seconds=0.01) as tui:
         await tui.wait_for("number 4 of many")
         await tui.type("/resume other")
         shown = await tui.wait_for("It is locked.")
@@ -213,9 +211,8 @@ async def test_store_error_during_a_switch_is_shown_once(monkeypatch: pytest.Mon
         await tui.wait_for("other 29")
 
 
-async def test_deleted_conversation_leaves_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "POLL_SECONDS", 0.01)
-    async with open_tui(numbered(4)) as tui:
+async def test_deleted_conversation_leaves_the_screen() -> None:
+    async with open_tui(numbered(4), poll_seconds=0.01) as tui:
         await tui.wait_for("number 4 of many")
         await tui.db.delete_conversation("talk")
         assert "number" not in await tui.wait_for("was deleted")

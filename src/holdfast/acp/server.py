@@ -97,8 +97,8 @@ class OpenSession(NamedTuple):
 class EditorServer:
     """The sessions of one editor, until `close`."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, *, max_sessions: int = MAX_SESSIONS, page_size: int = PAGE_SIZE) -> None:
+        self._program, self._max_sessions, self._page_size = program, max_sessions, page_size
         self._client: interfaces.Client | None = None
         self._open: dict[str, OpenSession] = {}
         self._locks = weakref.WeakValueDictionary[str, asyncio.Lock]()
@@ -178,9 +178,9 @@ class EditorServer:
         """List the conversations of a folder, which may be deleted, and those without a folder."""
         folder = _check_filter(cwd) if cwd else None
         skip = _parse_cursor(cursor) if cursor is not None else 0
-        heads = await self._program.db.list_sessions(owner="", folder=folder, limit=PAGE_SIZE + 1, skip=skip)
-        listed = [self._describe(head, folder or os.getcwd()) for head in heads[:PAGE_SIZE]]
-        next_cursor = str(skip + PAGE_SIZE) if len(heads) > PAGE_SIZE else None
+        heads = await self._program.db.list_sessions(owner="", folder=folder, limit=self._page_size + 1, skip=skip)
+        listed = [self._describe(head, folder or os.getcwd()) for head in heads[: self._page_size]]
+        next_cursor = str(skip + self._page_size) if len(heads) > self._page_size else None
         return schema.ListSessionsResponse(sessions=listed, next_cursor=next_cursor)
 
     def _describe(self, head: types.Session, folder: str) -> schema.SessionInfo:
@@ -213,9 +213,9 @@ class EditorServer:
         """Open a session. `prepare` makes its changes to the store."""
         name = spec.session_id
         async with self._lock(name), AsyncExitStack() as stack:
-            if name not in self._open and len(self._open) >= MAX_SESSIONS:
+            if name not in self._open and len(self._open) >= self._max_sessions:
                 raise errors.RpcRefused(
-                    frames.INVALID_REQUEST, f"At most {MAX_SESSIONS} sessions can be open. Close one first."
+                    frames.INVALID_REQUEST, f"At most {self._max_sessions} sessions can be open. Close one first."
                 )
             mode = self._mode(spec.conversation_id) or modes.DEFAULT
             await self._close(name)

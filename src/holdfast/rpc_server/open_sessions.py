@@ -20,15 +20,12 @@ from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.rpc_server")
 
-MAX_SESSIONS = 100
-"""Sessions that one client may have open."""
-
 
 class OpenSessions:
     """The sessions of one server."""
 
-    def __init__(self, runtime: runtimes.Runtime, poll_seconds: float) -> None:
-        self._runtime, self._poll_seconds = runtime, poll_seconds
+    def __init__(self, runtime: runtimes.Runtime, poll_seconds: float, max_sessions: int) -> None:
+        self._runtime, self._poll_seconds, self._max_sessions = runtime, poll_seconds, max_sessions
         self._all: list[sessions.ClientSession] = []
         self._is_ending = False
 
@@ -67,8 +64,8 @@ class OpenSessions:
         """Raise if the client cannot open another session."""
         if self._is_ending:
             raise errors.Gone("The server is shutting down.")
-        if len(self.of(client)) >= MAX_SESSIONS:
-            raise errors.LimitReached(f"A client can have at most {MAX_SESSIONS} sessions open. Close one first.")
+        if len(self.of(client)) >= self._max_sessions:
+            raise errors.LimitReached(f"A client can have at most {self._max_sessions} sessions open. Close one first.")
 
     @asynccontextmanager
     async def in_order(self, session: sessions.ClientSession) -> AsyncIterator[None]:

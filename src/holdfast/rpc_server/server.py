@@ -35,6 +35,8 @@ logger = logging.getLogger("holdfast.rpc_server")
 
 GRACE_SECONDS = 60.0
 """Seconds in which a disconnected client may resume its sessions."""
+MAX_SESSIONS = 100
+"""Sessions that one client may have open."""
 POLL_SECONDS = 3.0
 """Seconds between two checks of what other processes did to the open conversations."""
 ANSWERED_BY = "a client"
@@ -56,9 +58,10 @@ class RpcServer:
         notice: str | None = None,
         grace_seconds: float = GRACE_SECONDS,
         poll_seconds: float = POLL_SECONDS,
+        max_sessions: int = MAX_SESSIONS,
     ) -> None:
         self._runtime, self._grace_seconds = runtime, grace_seconds
-        self._sessions = open_sessions.OpenSessions(runtime, poll_seconds)
+        self._sessions = open_sessions.OpenSessions(runtime, poll_seconds, max_sessions)
         self._opening: dict[peers.Peer, set[asyncio.Future[None]]] = {}
         self._leaving = set[asyncio.Task[None]]()
         self._info = wire_types.ServerInfo(

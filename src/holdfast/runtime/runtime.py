@@ -31,6 +31,7 @@ logger = logging.getLogger("holdfast.agent")
 MAX_INBOX_ENTRIES = 10_000
 REVIEW_SECONDS = 5.0
 """How long the end of a conversation waits for its memory review."""
+POLL_SECONDS = 5.0
 ADMINS_ONLY, COMMAND_STOPPED = "This command is for admins.", "The command was stopped."
 
 SettleEntry = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
@@ -108,7 +109,8 @@ class ConversationState:
 class Runtime:
     """Runs the agents of any number of conversations. `async with` starts and stops it.
 
-    `approvals` are those that its agents were created with: subscribers answer for them.
+    `approvals` are those that its agents were created with: subscribers answer for them. Subscriptions check the log
+    for messages of other processes every `poll_seconds`: not every database sends hints, and hints can be lost.
     """
 
     def __init__(
@@ -120,8 +122,9 @@ class Runtime:
         prompt_commands: commands.PromptCommands | None = None,
         models: commands.Models | None = None,
         approvals: permissions.Approvals | None = None,
+        poll_seconds: float = POLL_SECONDS,
     ) -> None:
-        self.db, self.owner = db, owner
+        self.db, self.owner, self.poll_seconds = db, owner, poll_seconds
         self.prompt_commands, self.models = prompt_commands, models
         self.approvals = approvals or permissions.Approvals(db.permissions, owner=owner)
         self.agents = agent_cache.AgentCache(build)

@@ -27,8 +27,6 @@ COALESCE_AT = 64
 """Queued items from which on deltas and progress are merged."""
 PROGRESS_CHARACTERS = 4_000
 """Characters of merged progress that are kept, the last ones."""
-POLL_SECONDS = 5.0
-"""Seconds between two checks of the log: not every database sends hints, and hints can be lost."""
 GAP_SECONDS = 1.0
 """Seconds that the consumer waits for one read of the store."""
 FLUSH_SECONDS = 1.0
@@ -224,7 +222,7 @@ class Subscription(Generic[T]):
     ) -> None:
         self._runtime, self._conversation_id, self._deliver = runtime, conversation_id, deliver
         self._receive, self._messages, self._on_check = receive, messages, on_check
-        self._poll_seconds = POLL_SECONDS if poll_seconds is None else poll_seconds
+        self._poll_seconds = runtime.poll_seconds if poll_seconds is None else poll_seconds
         self._queue = EventQueue[T]()
         self._read_seq = 0
         """The seq up to which the log was read."""

@@ -24,12 +24,8 @@ from holdfast.store import message_codec
 
 logger = logging.getLogger("holdfast.gateway")
 
-POLL_SECONDS = 1.0
-"""How often a gateway checks whether another one released the socket."""
 MAX_LINE = 1_100_000
 """The longest line in bytes: somewhat more than the longest text that is stored."""
-WRITE_SECONDS = 5.0
-"""How long a client may take to read a line."""
 
 
 class LoopbackLine(msgspec.Struct, frozen=True):
@@ -64,10 +60,14 @@ def build_incoming(name: str, line: LoopbackLine) -> platform.Incoming:
 
 
 class LoopbackSocket:
-    """JSON lines on a Unix socket."""
+    """JSON lines on a Unix socket.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    A gateway checks every `poll_seconds` whether another one released the socket. A client may take `write_seconds` to
+    read a line.
+    """
+
+    def __init__(self, path: str, *, poll_seconds: float = 1.0, write_seconds: float = 5.0) -> None:
+        self._path, self._poll_seconds, self._write_seconds = path, poll_seconds, write_seconds
         self.handler: platform.Handler | None = None
         self._writers = set[asyncio.StreamWriter]()
         self._ready = asyncio.Event()
@@ -111,7 +111,7 @@ class LoopbackSocket:
             if not self._ready.is_set():
                 self._ready.set()
                 logger.info("another gateway listens at %s; waiting until it stops", self._path)
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self._poll_seconds)
 
     @property
     def exclusive(self) -> bool:
@@ -132,7 +132,7 @@ class LoopbackSocket:
         """Return whether a client received a line. A client that does not read is disconnected."""
         try:
             writer.write(line)
-            async with asyncio.timeout(WRITE_SECONDS):
+            async with asyncio.timeout(self._write_seconds):
                 await writer.drain()
             return True
         except (OSError, TimeoutError):

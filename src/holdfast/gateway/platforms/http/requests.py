@@ -82,8 +82,9 @@ class RequestFilter:
         hosts: frozenset[str] | None,
         max_chat_body: int | None = None,
         read_seconds: float = READ_SECONDS,
+        write_seconds: float = WRITE_SECONDS,
     ) -> None:
-        self._app, self._read_seconds = app, read_seconds
+        self._app, self._read_seconds, self._write_seconds = app, read_seconds, write_seconds
         self._max_body, self._max_chat_body = max_body, max_chat_body or max_body
         self.hosts = hosts
         """The host names that are served; None: any."""
@@ -98,7 +99,7 @@ class RequestFilter:
             if message["type"] == "http.response.start":
                 started = True
                 message = {**message, "headers": [*message.get("headers", ()), *_RESPONSE_HEADERS]}
-            async with asyncio.timeout(WRITE_SECONDS):
+            async with asyncio.timeout(self._write_seconds):
                 await send(message)
 
         max_body = self._max_chat_body if scope["path"] == CHAT else self._max_body
@@ -109,7 +110,7 @@ class RequestFilter:
         except ClientDisconnect:
             logger.debug("a client disconnected in the middle of a request")
         except TimeoutError:
-            logger.info("a client did not read its response within %.0f s", WRITE_SECONDS)
+            logger.info("a client did not read its response within %.0f s", self._write_seconds)
         except Exception as error:
             # The border of one request: any error becomes a response and affects no other request.
             if not isinstance(error, HttpError | errors.HoldfastError | HTTPException):
