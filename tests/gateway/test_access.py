@@ -161,7 +161,6 @@ def find_code(sent: types.Outgoing) -> str:
     return str(code)
 
 
-@pytest.mark.usefixtures("short_pauses")
 async def test_stranger_is_answered_after_pairing_and_no_code_is_stored(tmp_path: Path) -> None:
     async with gateways.store(str(tmp_path / "people.db")) as db:
         check, chat = access.Access(db, RULES), LossyPlatform()

@@ -104,7 +104,6 @@ async def two_stores(backend: backends.Backend, folder: Path) -> AsyncIterator[t
         assert (await one.admin.fsck()).ok
 
 
-@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
 async def test_second_gateway_finishes_the_turn_of_a_stopping_one(backend: backends.Backend, tmp_path: Path) -> None:
     async with two_stores(backend, tmp_path) as (db, own):
@@ -214,7 +213,6 @@ async def send_with_failure(
     return found, [each for each in chat.sent if each.inbound_id == found.id]
 
 
-@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("point", [*(f"gateway.{step}" for step in STEPS), *WRITES, *ENDS, "acquire.begun"])
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), errors.StoreFull()], ids=["bug", "full"])
 async def test_message_has_one_outcome_and_one_reply_whatever_fails(
@@ -227,7 +225,6 @@ async def test_message_has_one_outcome_and_one_reply_whatever_fails(
     assert said.count("user") == 2
 
 
-@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("step", ["claimed", "begun", "commanded", "settled"])
 async def test_command_runs_at_most_once_whatever_fails(
     step: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB

@@ -128,7 +128,6 @@ async def test_second_reader_of_a_stream_gets_all_of_it(db: AsyncSessionDB) -> N
 
 async def test_idle_stream_has_comments(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.0)
-    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
     model = HeldModel("Late.")
     async with open_web(db, model) as web:
         asking = asyncio.create_task(web.ask("Hi", stream=True))
@@ -213,9 +212,8 @@ async def test_client_that_disconnects_leaves_the_turn_of_another_alone(db: Asyn
 
 
 async def test_answer_of_another_process_reaches_the_client(
-    monkeypatch: pytest.MonkeyPatch, short_pauses: None, db: AsyncSessionDB
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
     model = ScriptedModel(["From elsewhere."] * 2)
     async with open_web(db, model) as web, open_gateway(db, model) as (other, _):
         await web.gateway.router.stop(0)
@@ -300,7 +298,6 @@ async def test_small_picture_is_embedded_and_a_large_one_is_described(
 async def test_answer_has_its_pictures(
     text: str, stream: bool, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    monkeypatch.setattr(sse, "POLL_SECONDS", 0.01)
     blob = await db.blobs.put(PIXEL, "image/png")
     async with open_web(db, ScriptedModel([])) as web:
         await web.gateway.router.stop(0)

@@ -20,8 +20,6 @@ from holdfast.model import ScriptedModel
 from tests.support import polling
 from tests.support.gateways import open_gateway
 
-pytestmark = pytest.mark.usefixtures("short_pauses")
-
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:

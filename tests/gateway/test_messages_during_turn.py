@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
-from holdfast.gateway import commands, message_policy, settings, worker
+from holdfast.gateway import commands, message_policy, settings
 from holdfast.model import ScriptedModel
 from tests.support import agents, gateways
 from tests.support.agents import Trickle, calls, shape, tool
@@ -253,7 +253,6 @@ async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: A
 async def test_stop_survives_a_store_that_fails_for_a_while(
     failing: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
     failures: list[Exception] = [errors.StoreBusy(), errors.StoreFull()]
 
     def fail_at(point: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast import AsyncSessionDB
 from holdfast.gateway import settings
 from holdfast.model import ScriptedModel
@@ -12,7 +10,6 @@ from tests.support.gateways import Gate, open_gateway, settle, texts, wait_idle
 from tests.support.memory_platform import MemoryPlatform
 
 ANN = {"chat": "42", "sender": "42"}
-pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 async def begin(db: AsyncSessionDB, chat: MemoryPlatform) -> str:

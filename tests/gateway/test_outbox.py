@@ -55,7 +55,7 @@ def message(text: str, chat: str = "dm:local") -> types.NewOutgoing:
 async def run_sender(
     db: AsyncSessionDB, platform: MemoryPlatform, clock: Callable[[], float] | None = None
 ) -> AsyncIterator[outbox.Sender]:
-    sender = outbox.Sender(db, platform, clock or db.db._clock)
+    sender = outbox.Sender(db, platform, clock or db.db._clock, poll_seconds=0.02)
     task = asyncio.create_task(sender.run())
     try:
         yield sender
@@ -193,7 +193,6 @@ async def test_messages_of_other_processes_hide_none_of_this_one(
     assert platform.tried == ["Mine"]
 
 
-@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize("exclusive", [True, False])
 async def test_processes_with_connections_do_not_block_each_other(exclusive: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "mail.db")

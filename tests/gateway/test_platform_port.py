@@ -210,11 +210,7 @@ async def test_quoted_message_reaches_the_model_and_settled_ones_cannot_be_delet
     assert "reply to an earlier message" in sent
 
 
-@pytest.mark.usefixtures("short_pauses")
-async def test_deletion_received_by_another_process_stops_the_turn(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
+async def test_deletion_received_by_another_process_stops_the_turn(db: AsyncSessionDB) -> None:
     async with open_turn(db, ["Third."]) as turn:
         await turn.chat.say("Two", key="2")
         elsewhere = inbound.InboundHandler(db, lambda _: None)

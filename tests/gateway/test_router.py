@@ -59,7 +59,6 @@ async def test_gateway_stops_although_the_store_fails(db: AsyncSessionDB) -> Non
         assert asyncio.all_tasks() < before
 
 
-@pytest.mark.usefixtures("short_pauses")
 @pytest.mark.parametrize(
     ("failure", "count", "outcome", "attempts"),
     [(errors.StoreFull(), 4, "answered", 5), (errors.StoreCorrupt("row 7 is damaged"), 9, "gave_up", 5)],

@@ -210,10 +210,7 @@ async def connect(program: Program, **capabilities: Any) -> AsyncIterator[Editor
     assert await wire.wait_initialized()
     await greeted
 
-<<<<<<< HEAD
-    serving = editor.serving = asyncio.create_task(server.serve(server.EditorServer(program), wire))
-=======
-    serving = person.serving = asyncio.create_task(server.serve(server.EditorServer(program, **program.limits), wire))
+    serving = editor.serving = asyncio.create_task(server.serve(server.EditorServer(program, **program.limits), wire))
     try:
         yield editor
     finally:

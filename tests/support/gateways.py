@@ -83,6 +83,7 @@ async def open_gateway(
     may_speak: platform.SenderCheck = gateway_context.is_always,
     shared: bool = False,
     grace: float = 0.0,
+    poll: float = 0.02,
     **given: Any,
 ) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
     """Run a gateway; yield it and its first platform. Further options are those of the agents."""
@@ -91,7 +92,9 @@ async def open_gateway(
         db,
         runtime_factory(db, model, **given),
         chats,
-        settings=msgspec.structs.replace(settings or gateway_settings.GatewaySettings(), grace=grace),
+        settings=msgspec.structs.replace(
+            settings or gateway_settings.GatewaySettings(), grace=grace, poll=poll, retry=0.01
+        ),
         checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,

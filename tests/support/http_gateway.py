@@ -58,7 +58,7 @@ async def open_web(
     wanted: gateway_settings.Http | None = None,
     **given: Any,
 ) -> AsyncIterator[Web]:
-    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens)
+    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens, poll_seconds=0.01)
     chats = [memory_platform.MemoryPlatform(), platform]
     async with gateways.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
         platform.metrics = opened.metrics

@@ -145,6 +145,7 @@ async def _open_platforms(
             attachments=wanted.limits.attachments,
             meter=meter,
             profile=wanted.profile,
+            poll_seconds=wanted.poll,
         )
         address = await stack.enter_async_context(http.serve())
         platforms.append(http)

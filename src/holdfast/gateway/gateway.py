@@ -54,7 +54,10 @@ class Gateway:
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
         self.grace = settings.grace
-        self.senders = {name: outbox.Sender(db, each, clock) for name, each in self.platforms.items()}
+        self.senders = {
+            name: outbox.Sender(db, each, clock, poll_seconds=settings.poll, retry_seconds=settings.retry)
+            for name, each in self.platforms.items()
+        }
         self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
         context = gateway_context.GatewayContext(
             db,

@@ -17,7 +17,8 @@ from holdfast.runtime import runtime as runtimes
 logger = logging.getLogger("holdfast.gateway")
 
 MAX_INBOXES = 1_000
-RETRY_SECONDS = 5.0
+RETRY_FACTOR = 5
+"""A notice is tried again after this many times the setting `retry`."""
 ADDRESS_ATTEMPTS = 10
 
 
@@ -41,7 +42,7 @@ class Notices:
         for each in await self._context.db.mail.open_inboxes(MAX_INBOXES):
             if each.oldest not in self._tried:
                 found.append((each.route, each.conversation_id))
-                self._tried[each.oldest] = now + RETRY_SECONDS
+                self._tried[each.oldest] = now + RETRY_FACTOR * self._context.settings.retry
         return found
 
     async def settle(

@@ -24,14 +24,14 @@ from holdfast.store import async_db, notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
-POLL_SECONDS, DRAIN_POLL_SECONDS = 1.0, 0.02
+DRAIN_POLL_SECONDS = 0.02
 MAX_READ = 200
 MAX_CONCURRENT = 32
 """How many messages of one platform are sent concurrently; never two to one chat."""
 MAX_ATTEMPTS, MAX_UNEXPECTED = 20, 8
 """The attempts at a message; fewer after an unexpected error, because later messages to the chat wait for it."""
-MIN_RETRY, MAX_RETRY = 1.0, 600.0
-"""Seconds until a message is tried again, doubled each time."""
+MAX_RETRY = 600.0
+"""The most seconds until a message is tried again."""
 MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
@@ -44,9 +44,9 @@ DRAFT = "draft:"
 DRAFT_TEXT = "…"
 
 
-def retry_delay(attempts: int, retry_after: float | None = None) -> float:
-    """Return the pause after this many attempts, at least as long as the platform asks for."""
-    delay = min(MIN_RETRY * 2.0 ** min(max(attempts - 1, 0), 20), MAX_RETRY)
+def retry_delay(attempts: int, retry_after: float | None = None, first: float = 1.0) -> float:
+    """Return the pause after this many attempts, doubled from `first`, at least as long as the platform asks for."""
+    delay = min(first * 2.0 ** min(max(attempts - 1, 0), 20), MAX_RETRY)
     return max(delay, min(retry_after or 0.0, MAX_RETRY_AFTER))
 
 
@@ -116,9 +116,16 @@ class Sender:
     """Sends the messages of one platform. `run` is called once."""
 
     def __init__(
-        self, db: async_db.AsyncSessionDB, platform: gateway_platform.Platform, clock: Callable[[], float]
+        self,
+        db: async_db.AsyncSessionDB,
+        platform: gateway_platform.Platform,
+        clock: Callable[[], float],
+        *,
+        poll_seconds: float = 1.0,
+        retry_seconds: float = 1.0,
     ) -> None:
         self._db, self._platform, self._clock = db, platform, clock
+        self._poll_seconds, self._retry_seconds = poll_seconds, retry_seconds
         self._can = gateway_platform.find_abilities(platform)
         self._owns = platform.owns if isinstance(platform, gateway_platform.OwnsConnections) else None
         self._exclusive = isinstance(platform, gateway_platform.OwnsConnections) and platform.exclusive
@@ -148,7 +155,7 @@ class Sender:
                     self._woken.clear()
                     if not self._ready:  # else nothing more could be started, and `_on_done` wakes this loop
                         await self._poll()
-                    await gateway_context.wait_event(self._woken, POLL_SECONDS)
+                    await gateway_context.wait_event(self._woken, self._poll_seconds)
             finally:
                 await self._close()
 
@@ -238,7 +245,7 @@ class Sender:
             logger.warning("%s will retry message %d: %s", self._platform.name, outgoing.id, error)
         except Exception:
             logger.exception("%s could not send message %d", self._platform.name, outgoing.id)
-        self._skipped[outgoing.chat] = monotonic() + POLL_SECONDS
+        self._skipped[outgoing.chat] = monotonic() + self._poll_seconds
 
     async def _send(self, outgoing: types.Outgoing) -> None:
         try:
@@ -318,7 +325,7 @@ class Sender:
             logger.error(
                 "%s gives up message %d after %d attempts: %s", self._platform.name, outgoing.id, max_attempts, reason
             )
-        due_at = self._clock() + retry_delay(outgoing.attempts, retry_after)
+        due_at = self._clock() + retry_delay(outgoing.attempts, retry_after, self._retry_seconds)
         await self._db.mail.mark_failed(outgoing.id, reason, due_at if retry else None)
 
     async def _lease(self, chat: str) -> types.ChatLease | None:

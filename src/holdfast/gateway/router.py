@@ -1,6 +1,6 @@
 """The router: one task for each chat with open messages, in this process or in another one.
 
-It learns of new messages from the inbound handler, from notifications of the store, and by polling every second. A chat
+It learns of new messages from the inbound handler, from notifications of the store, and by polling. A chat
 that another process works on is left to it; when that process dies, its lease expires and this one continues.
 """
 
@@ -16,10 +16,11 @@ from holdfast.store import notifications
 
 logger = logging.getLogger("holdfast.gateway")
 
-POLL_SECONDS = 1.0
 MAX_ROUTES = 1_000
-MIN_PAUSE, MAX_PAUSE = 1.0, 60.0
-"""Seconds before a chat that failed is tried again, doubled each time."""
+CANCEL_SECONDS = 1.0
+"""Seconds that abandoned turns may take to end."""
+MAX_PAUSE = 60.0
+"""The most seconds before a chat that failed is tried again."""
 
 
 class Router:
@@ -60,7 +61,7 @@ class Router:
                     await self._poll()
                 except errors.HoldfastError as error:
                     logger.warning("could not read the inbound messages: %s", error)
-                await gateway_context.wait_event(self._woken, POLL_SECONDS)
+                await gateway_context.wait_event(self._woken, self._context.settings.poll)
 
     async def stop(self, grace: float = 0.0) -> None:
         """Begin nothing more. Running turns may end within `grace` seconds; other processes continue the rest."""
@@ -71,7 +72,7 @@ class Router:
         if self._tasks:
             logger.info("%d chats are left in the middle of a turn; another process continues them", self.active)
             self._context.runtimes.abandon()
-            await asyncio.wait(self._tasks.values(), timeout=worker.POLL_SECONDS)
+            await asyncio.wait(self._tasks.values(), timeout=CANCEL_SECONDS)
         for task in (left := list(self._tasks.values())):
             task.cancel()
         if left:
@@ -123,7 +124,7 @@ class Router:
             logger.exception("%s could not be processed", chat.route)
 
     def _pause(self, chat: active_chat.ActiveChat) -> None:
-        seconds = min(MIN_PAUSE * 2 ** min(chat.attempts, 10), MAX_PAUSE)
+        seconds = min(self._context.settings.retry * 2 ** min(chat.attempts, 10), MAX_PAUSE)
         self._paused[chat.route] = monotonic() + seconds
 
     def _on_hint(self, hint: notifications.Hint) -> None:

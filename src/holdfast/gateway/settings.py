@@ -153,6 +153,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The folder that contains the working folder of each owner; by default `gateway` in the data folder."""
     grace: Seconds = 20.0
     """Seconds that running turns may take to end when the gateway stops."""
+    poll: Annotated[float, msgspec.Meta(gt=0, le=60)] = 1.0
+    """Seconds between two checks of the store for work that other processes left."""
+    retry: Annotated[float, msgspec.Meta(gt=0, le=60)] = 1.0
+    """Seconds before a chat or a reply that failed is tried again, doubled each time."""
     answer_within: Annotated[float, msgspec.Meta(gt=0, le=86_400)] = 600.0
     """Seconds that a question waits for an answer; after that it is denied."""
     chats: Count = 200

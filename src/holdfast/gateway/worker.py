@@ -40,8 +40,6 @@ logger = logging.getLogger("holdfast.gateway")
 
 MAX_READ = 200
 """How many waiting messages of a chat are read."""
-POLL_SECONDS = 1.0
-"""How often a chat is read again during its turn."""
 MAX_HARMLESS = 50
 """How many attempts may fail for reasons other than the message before they count."""
 RECHECK_SECONDS = 5.0
@@ -338,7 +336,7 @@ class ChatWorker:
                     logger.warning("could not read the messages of %s during a turn: %s", chat.route, error)
                     chat.has_more = True
                 waiting = None
-                await chat.wait_undisturbed(turn, POLL_SECONDS)
+                await chat.wait_undisturbed(turn, self._context.settings.poll)
         except errors.LeaseLost:
             logger.info("another process works on %s now", chat.route)
         except Exception:

@@ -121,9 +121,10 @@ class ChatRequests:
         side_requests: Sequence[str] = (),
         profile: str = "main",
         clock: Callable[[], float] = time.time,
+        poll_seconds: float = 1.0,
     ) -> None:
         self._db, self.models, self._profile, self._clock = db, tuple(models), profile, clock
-        self._header, self._side_prefixes = header, tuple(side_requests)
+        self._header, self._side_prefixes, self._poll_seconds = header, tuple(side_requests), poll_seconds
         self.handler: platform.Handler | None = None
         self._process = leases.encode_holder(leases.current_holder(None))
         self._streams: dict[str, sse.TurnStream] = {}
@@ -446,7 +447,7 @@ class ChatRequests:
         wanted, read_at = inbound.id, 0.0
         loop = asyncio.get_running_loop()
         while True:
-            seen, pause = stream.version, sse.POLL_AFTER_TURN_SECONDS if stream.over else sse.POLL_SECONDS
+            seen, pause = stream.version, sse.POLL_AFTER_TURN_SECONDS if stream.over else self._poll_seconds
             await on_news()
             if stream.settled or loop.time() - read_at >= pause:
                 found, read_at = await self._db.mail.inbound(wanted), loop.time()

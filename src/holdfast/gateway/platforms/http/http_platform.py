@@ -47,10 +47,18 @@ class HttpPlatform(chat_requests.ChatRequests):
         meter: metrics.GatewayMetrics | None = None,
         profile: str = "main",
         clock: Callable[[], float] = time.time,
+        poll_seconds: float = 1.0,
     ) -> None:
         self._settings = wanted or settings.Http()
-        header, side_requests = self._settings.conversation_header, self._settings.side_requests
-        super().__init__(db, models, header=header, side_requests=side_requests, profile=profile, clock=clock)
+        super().__init__(
+            db,
+            models,
+            header=self._settings.conversation_header,
+            side_requests=self._settings.side_requests,
+            profile=profile,
+            clock=clock,
+            poll_seconds=poll_seconds,
+        )
         self.tokens = requests.Tokens(tokens or {}, self._settings.origins)
         self.hooks, self.metrics = hooks, meter or metrics.GatewayMetrics()
         self._socket: socket.socket | None = None

@@ -12,7 +12,7 @@ import msgspec
 from holdfast import events
 from holdfast.gateway import gateway_context
 
-POLL_SECONDS, POLL_AFTER_TURN_SECONDS = 1.0, 0.05
+POLL_AFTER_TURN_SECONDS = 0.05
 """How often the store is read for the outcome: during the turn, and after it."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
