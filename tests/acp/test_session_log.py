@@ -156,10 +156,7 @@ async def test_requests_that_need_no_store_do_not_wait_for_it() -> None:
         assert await editor.prompt(session, "and now?") == "end_turn"
 
 
-async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
-    monkeypatch.setattr(subscriptions, "GAP_SECONDS", 0.1)
+async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(db: AsyncSessionDB) -> None:
     stuck = agents.Stuck()
 
     async def go(_: dict[str, Any]) -> str:
@@ -178,7 +175,7 @@ async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(
         assert result(await first) == {"stopReason": "cancelled"}
         # The result of the interrupted call is not taken for that of the next one.
         second = editor.prompting(session, "again")
-        ended = await editor.until("tool_call_update", status="completed")
+        ended = await agents.LoopClock().finish(editor.until("tool_call_update", status="completed"))
         assert "It ran." in str(ended)
         await blocked.aclose()
         assert result(await second) == {"stopReason": "end_turn"}

@@ -8,7 +8,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from hypothesis import strategies
 from holdfast import errors
 from holdfast.rpc import frames, line_transport, peer
 from tests.support import polling, rpc_peers
+from tests.support.agents import LoopClock
 from tests.support.rpc_peers import request
 
 
@@ -138,8 +139,7 @@ async def test_peer_ends_when_its_output_is_closed_and_blocking_mode_is_restored
     assert (os.get_blocking(ends.reads), os.get_blocking(ends.writes)) == (True, False)
 
 
-async def test_closed_output_is_noticed_without_a_write(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "POLL_SECONDS", 0.001)
+async def test_closed_output_is_noticed_without_a_write(ends: Ends) -> None:
     client, limits = rpc_peers.FakeClient(), frames.FrameLimits(drain_seconds=1_000.0)
     async with line_transport.open_lines(ends.reads, ends.writes) as channel:
         running = asyncio.create_task(peer.Peer(channel, client.methods, limits).run())
@@ -147,17 +147,17 @@ async def test_closed_output_is_noticed_without_a_write(ends: Ends, monkeypatch:
         os.close(ends.sends)
         await polling.until_async(lambda: client.started)
         os.close(ends.receives)
-        async with asyncio.timeout(rpc_peers.TIMEOUT_SECONDS):
-            await running
+        await LoopClock().finish(running)
     assert client.ended == [[]]
 
 
 @pytest.mark.parametrize("ends", ["pipes"], indirect=True)
-async def test_blocked_write_does_not_delay_the_close(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_transport, "CLOSE_SECONDS", 0.01)
-    async with line_transport.open_lines(ends.reads, ends.writes) as channel:
-        sending = asyncio.create_task(channel.send(b"x" * 1_000_000))
-        await rpc_peers.settle()
-        assert not sending.done()
+async def test_blocked_write_does_not_delay_the_close(ends: Ends) -> None:
+    stack = AsyncExitStack()
+    channel = await stack.enter_async_context(line_transport.open_lines(ends.reads, ends.writes))
+    sending = asyncio.create_task(channel.send(b"x" * 1_000_000))
+    await rpc_peers.settle()
+    assert not sending.done()
+    await LoopClock().finish(stack.aclose())
     with pytest.raises(errors.Gone):
         await sending

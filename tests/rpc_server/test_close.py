@@ -10,8 +10,7 @@ from holdfast import AsyncSessionDB, content_parts
 from holdfast.compaction import hooks
 from holdfast.rpc import frames
 from holdfast.rpc_server import session
-from holdfast.runtime import subscriptions
-from tests.support import approvals, polling, rpc_client
+from tests.support import agents, approvals, polling, rpc_client
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
 
@@ -153,17 +152,17 @@ async def test_session_resumed_during_its_close_is_opened_after_it_and_blocks_no
 
 
 @pytest.mark.parametrize("how", ["reads later", "server shuts down", "client disconnects"])
-async def test_close_does_not_wait_for_an_unread_client(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subscriptions, "FLUSH_SECONDS", 0.0)
+async def test_close_does_not_wait_for_an_unread_client(how: str) -> None:
+    clock = agents.LoopClock()
     async with rpc_client.connect() as (server, client):
         key = await start_turn(server, client)
         client.reading.clear()
         server.model.say("upon ")
         await client.blocked.wait()
         closed = client.request("session.close", session_id=key)
-        await server.wait_ended(key)
+        await clock.finish(server.wait_ended(key))
         if how == "server shuts down":
-            await server.rpc.close()
+            await clock.finish(server.rpc.close())
         elif how == "client disconnects":
             client.stuck = True
             await client.disconnect()
@@ -217,9 +216,7 @@ async def test_failed_close_does_not_affect_other_sessions(disconnects: bool, ca
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_close_waits_for_the_review_of_the_last_turn(waits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not waits:
-        monkeypatch.setattr(session, "REVIEW_SECONDS", 0.0)
+async def test_close_waits_for_the_review_of_the_last_turn(waits: bool) -> None:
     async with rpc_client.connect(reviews=True, remembers=True) as (server, client):
         server.model.say("a", None)
         key = await client.start_conversation()
@@ -232,6 +229,8 @@ async def test_close_waits_for_the_review_of_the_last_turn(waits: bool, monkeypa
             for _ in range(10):  # More often than the store is asked at the end.
                 assert (agent.memory.is_reviewing, await server.end_reasons(key)) == (True, [None])
             server.model.say("nothing", None)
+        else:
+            await agents.LoopClock().finish(closed)
         assert (await closed)["result"]["ended"]
         assert agent.memory.is_reviewing is not waits
 

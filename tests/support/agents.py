@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import settings
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -31,6 +33,14 @@ class LoopClock:
 
     def advance(self, seconds: float) -> None:
         self._ahead += seconds
+
+    async def finish(self, work: Awaitable[T]) -> T:
+        """Advance the clock until this is done, and return its result."""
+        task = asyncio.ensure_future(work)
+        while not task.done():
+            self.advance(0.5)
+            await asyncio.sleep(0.001)
+        return await task
 
 
 class ModelChoice:

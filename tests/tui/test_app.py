@@ -294,7 +294,6 @@ async def test_unstored_messages_are_never_lost(
 
 
 async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "POLL_SECONDS", 0.01)
     async with open_tui(two_conversations, size=(80, 60)) as tui:
         await start_reply(tui, "alpha\n\n")
         await tui.type("and another")
