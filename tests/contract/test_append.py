@@ -68,8 +68,10 @@ def test_batch_is_stored_in_order_without_the_messages_it_repeats(db: SessionDB)
     assert [receipt.duplicate for receipt in receipts] == [False, True, False, True, False]
     assert conversations.contents(db.transcript("talk")) == ["b", "a", "c", "d"]
     assert db.append_messages("talk", []) == []
-    with conversations.nothing_changes(db), pytest.raises(errors.UidReused):
-        db.append_messages("talk", [{"role": "user", "uid": "new"}, {"role": "user", "content": "other", "uid": "a"}])
+    for reused in ("a", "new"):
+        other = {"role": "user", "content": "other", "uid": reused}
+        with conversations.nothing_changes(db), pytest.raises(errors.UidReused):
+            db.append_messages("talk", [{"role": "user", "uid": "new"}, other])
 
 
 def test_append_by_an_old_id_lands_at_the_head_unless_strict(db: SessionDB) -> None:
@@ -96,8 +98,10 @@ def test_append_is_fenced_by_its_turn_lease(db: SessionDB, clock: Clock, loss: s
         conversations.begin(db, name)
     lease = db.acquire_lease("talk", "turn", "one", ttl=30)
     assert db.append_message("talk", role="user", content="x", lease=lease).seq == 1
-    with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.append_message("other", role="user", content="x", lease=lease)
+    impostor = types.Lease(lease.snapshot, "turn", lease.token, "another", 30)
+    for name, wrong in (("other", lease), ("talk", impostor)):
+        with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
+            db.append_message(name, role="user", content="x", lease=wrong)
     LOSSES[loss](db, clock)
     with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
         db.append_message("talk", role="user", content="x", lease=lease)

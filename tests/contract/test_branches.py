@@ -18,6 +18,7 @@ def test_branch_reads_its_origin_and_goes_on_by_itself(db: SessionDB) -> None:
     assert conversations.seen(db, "branch") == ["a", "b", "x"]
     assert conversations.seen(db, "trunk") == ["a", "b", "c", "d"]
     assert [message.seq for message in db.transcript("branch")] == [1, 2, 3]
+    assert conversations.contents(db.transcript("branch", upto=1)) == ["a"]
     assert db.get_session("branch").message_count == 1
     assert db.branches("trunk") == ["branch"]
 

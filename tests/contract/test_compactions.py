@@ -57,7 +57,12 @@ def test_child_id_of_another_or_deleted_session_is_refused(db: SessionDB) -> Non
     for name in ("talk", "other", "gone"):
         conversations.begin(db, name, "a")
     db.delete_conversation("gone")
-    for name, error in (("other", errors.IdTaken), ("gone", errors.ConversationDeleted)):
+    child = conversations.compact(db, "talk", 0)
+    for name, error in (
+        ("other", errors.IdTaken),
+        (child.id, errors.IdTaken),
+        ("gone", errors.ConversationDeleted),
+    ):
         with conversations.nothing_changes(db), pytest.raises(error):
             db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id=name)
 

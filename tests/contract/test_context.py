@@ -49,6 +49,7 @@ def test_context_is_pinned_messages_summary_and_messages_after_the_cut(db: Sessi
     assert conversations.contents(context) == ["a", "c", "the gist", "e", "f"] == conversations.seen(db, head.id)
     assert (context.cut_seq, context.summary, context[2].role) == (4, "the gist", "user")
     assert [message.session_id for message in context[3:]] == ["talk", head.id]
+    assert conversations.seen(db, "talk", upto=2) == ["a", "the gist"]
     db.hide("talk", 1, 1)
     assert conversations.seen(db, "talk") == ["c", "the gist", "e", "f"]
     conversations.compact(db, "talk", 5, "")

@@ -79,6 +79,15 @@ def test_leases_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> N
         assert db.mail.acquire_chat_lease("k").token == (1 << 32) + 2
 
 
+def test_stale_leases_are_freed_and_held_ones_stay(db: SessionDB, clock: Clock) -> None:
+    conversations.begin(db, "talk")
+    db.acquire_lease("talk", "compact", "one", 10)
+    db.acquire_lease("talk", "turn", "two", 30)
+    clock.advance(10)
+    assert db.admin.free_stale_leases() == 1
+    assert [lease.holder for lease in db.leases()] == ["two"]
+
+
 def test_abandoned_lease_is_acquired_again_by_its_process_only(make_db: MakeDb) -> None:
     db, other = make_db(), make_db()
     conversations.begin(db, "talk", "a")

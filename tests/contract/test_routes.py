@@ -14,6 +14,8 @@ from tests.support.conversations import Clock
 def test_route_is_bound_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
     for name in ("one", "two"):
         conversations.begin(db, name, "a")
+    with pytest.raises(errors.RouteMoved):
+        db.bind_route("r", "one", version=1)
     assert (db.route("r"), db.routes()) == (types.Route("r", None, 0), [])
     assert db.bind_route("r", "one", version=0) == types.Route("r", "one", 1)
     with pytest.raises(errors.RouteMoved) as refusal:

@@ -135,7 +135,7 @@ def test_search_is_filtered_by_role_tool_time_and_owner(db: SessionDB, clock: Cl
     assert seqs(db.search("lynx", role="assistant")) == [2]
     assert sorted(seqs(db.search("lynx", tool="read_file"))) == [2, 3]
     assert sorted(seqs(db.search("lynx", after=middle))) == [2, 3, 4]
-    assert {hit.conversation_id for hit in db.search("lynx", before=middle)} == {anna, ben}
+    assert {(hit.conversation_id, hit.seq) for hit in db.search("lynx", before=middle)} == {(anna, 1), (ben, 1)}
     assert db.search("lynx", owner="nobody") == []
 
 
@@ -150,6 +150,9 @@ def test_filter_finds_all_below_many_better_matches(db: SessionDB, clock: Clock)
     assert seqs(db.search("ferret", tool="weigh")) == [601]
     assert {(hit.conversation_id, hit.seq) for hit in db.search("ferret", after=clock.now)} == {(chat, 601), (late, 1)}
     assert [len(db.search("ferret", limit=limit)) for limit in (10, 50, 1000)] == [10, 50, 732]
+    db.append_message(late, role="user", content="next to it")
+    own = db.search("ferret", after=clock.now, own=True)
+    assert {(hit.conversation_id, hit.seq) for hit in own} == {(chat, 601), (late, 1)}
 
 
 def test_redacted_or_deleted_text_and_notes_for_the_model_are_not_found(db: SessionDB) -> None:

@@ -29,7 +29,9 @@ def test_session_and_conversation_describe_themselves(db: SessionDB) -> None:
 
 def test_generated_ids_contain_the_time_and_are_unique(db: SessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"20260921_141320_[0-9a-f]{6}", db.create_session(source="cli").id)
-    drawn = iter(["one", "one", "two", "two", "three", "three", "four"])
+    conversations.begin(db, "gone")
+    db.delete_conversation("gone")
+    drawn = iter(["gone", "one", "one", "two", "two", "three", "three", "four"])
     monkeypatch.setattr(conversation_row, "generate_session_id", lambda now: next(drawn))
     create = types.NewConversation(source="chat")
     assert [db.create_session(source="cli").id for _ in range(2)] == ["one", "two"]

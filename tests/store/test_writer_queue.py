@@ -105,27 +105,46 @@ def test_waiting_work_raises_its_error_and_the_waiter_thread_is_reused(path: Pat
     polling.until(lambda: waiters() == 0)
 
 
-def test_interrupted_wait_blocks_no_other_writer(path: Path) -> None:
-    main, before = threading.get_ident(), signal.getsignal(signal.SIGUSR1)
-
-    def interrupt() -> None:
-        polling.until(lambda: waiters() == 1)
-        signal.pthread_kill(main, signal.SIGUSR1)
+@contextmanager
+def interruptible() -> Iterator[tuple[Callable[[], None], threading.Event]]:
+    """Yield a function that raises KeyboardInterrupt in this thread, and an event that is set when it is raised."""
+    main, before, interrupted = threading.get_ident(), signal.getsignal(signal.SIGUSR1), threading.Event()
 
     def stop(*_: object) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGUSR1, stop)
     try:
-        with front_taken(path) as leave, line(path) as mine:
-            threading.Thread(target=interrupt).start()
-            with pytest.raises(KeyboardInterrupt):
-                mine.run(LONG, fail)
-            leave()
-            # Interrupted before it stood in line or while it did: either way the line is free.
-            polling.until(lambda: is_free(path))
+        yield lambda: signal.pthread_kill(main, signal.SIGUSR1), interrupted
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+def test_interrupted_wait_blocks_no_other_writer(path: Path) -> None:
+    with interruptible() as (interrupt, _), front_taken(path) as leave, line(path) as mine:
+        threading.Thread(target=lambda: (polling.until(lambda: waiters() == 1), interrupt())).start()
+        with pytest.raises(KeyboardInterrupt):
+            mine.run(LONG, fail)
+        leave()
+        # Interrupted before it stood in line or while it did: either way the line is free.
+        polling.until(lambda: is_free(path))
+
+
+def test_interrupt_waits_for_work_that_has_begun(path: Path) -> None:
+    done: list[bool] = []
+
+    with interruptible() as (interrupt, interrupted), front_taken(path) as leave, line(path) as mine:
+
+        def work() -> None:
+            interrupt()
+            interrupted.wait()
+            done.append(is_free(path))
+
+        threading.Thread(target=lambda: (polling.until(lambda: waiters() == 1), leave())).start()
+        with pytest.raises(KeyboardInterrupt):
+            mine.run(LONG, work)
+        assert done == [False]
 
 
 def test_queue_file_is_private_and_no_link_is_followed(path: Path, tmp_path: Path) -> None:

@@ -237,6 +237,7 @@ _DAMAGES = {
     "a session lost its parent": ("P4", "UPDATE sessions SET parent = NULL WHERE ordinal = 2 AND conversation = 1"),
     "a cut lies beyond what was seen": ("P5", "UPDATE compactions SET cut_seq = 3, seen_seq = 2"),
     "a summary saw what came later": ("P5", "UPDATE compactions SET seen_seq = 3 WHERE conversation = 1"),
+    "a summary was changed": ("P5", "UPDATE compactions SET body = '{}' WHERE conversation = 1"),
     "the context stands on nothing": ("P5", "UPDATE conversations SET compaction_epoch = 1 WHERE key = 1"),
     "a hide reaches beyond the log": ("P5", "UPDATE hides SET to_seq = 99"),
     "a token was never given": ("P6", "UPDATE compactions SET token = 99"),
