@@ -311,6 +311,30 @@ async def test_repeated_overflows_end_the_turn_after_a_few_ever_smaller_requests
     assert sizes == sorted(set(sizes), reverse=True)
 
 
+async def test_overflow_after_the_answer_has_begun_ends_the_turn(db: AsyncSessionDB) -> None:
+    begun = [models.ContentDelta("It is"), RuntimeError("Maximum context exceeded.")]
+    model = ScriptedModel([begun, "ok"], window=200_000)
+    agent = compacting_agent(db, model=model)
+    result = await agent.run_conversation(LONG)
+    await agent.close()
+    assert (result.exit_reason, len(model.requests)) == ("overflow", 1)
+    assert result.final_response.startswith("It is")
+
+
+async def test_compaction_that_is_being_committed_is_not_stopped(db: AsyncSessionDB) -> None:
+    await fill(db)
+    agent, commits, stopped = compacting_agent(db), db.commit_compaction, list[bool]()
+
+    async def commit(*args: Any, **more: Any) -> types.Session:
+        stopped.append(agent.context_window.stop())
+        return await commits(*args, **more)
+
+    db.commit_compaction = commit  # type: ignore[method-assign]
+    made = await agent.compress_context(force=True)
+    await agent.close()
+    assert (made.outcome, stopped) == (compaction.Outcome.COMPACTED, [False])
+
+
 @pytest.mark.parametrize("quiet", [False, True])
 async def test_refused_compaction_is_explained_unless_the_agent_is_quiet(quiet: bool, db: AsyncSessionDB) -> None:
     await fill(db, HARD)

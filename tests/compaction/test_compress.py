@@ -152,6 +152,13 @@ async def test_too_short_conversation_costs_nothing(db: AsyncSessionDB) -> None:
     assert await db.budget("talk") == (0, {})
 
 
+async def test_ended_conversation_costs_nothing(talk: AsyncSessionDB) -> None:
+    await talk.end_conversation("talk", "done")
+    writer = FakeSummarizer()
+    made = await compact(talk, writer, force=True)
+    assert (made.outcome, made.reason, writer.requests) == (Outcome.NOTHING_TO_DO, compress.ENDED, [])
+
+
 @pytest.mark.parametrize(("exchanges", "kept"), [(2, [3, 4]), (3, [1, 2, 5, 6]), (10, [1, 2, 15, 16, 17, 18, 19, 20])])
 async def test_manual_compaction_of_short_messages_keeps_the_last_exchange(
     exchanges: int, kept: list[int], db: AsyncSessionDB

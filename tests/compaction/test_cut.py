@@ -208,6 +208,13 @@ def test_first_exchange_is_pinned_for_good_and_replaced_by_no_other(db: SessionD
     assert find_one(db).pinned == (1, 2)
 
 
+def test_first_exchange_that_is_too_large_is_replaced_by_no_other(db: SessionDB) -> None:
+    say(db, "user 500", "assistant 500", *talk(10))
+    assert seqs(commit(db, find_one(db)))[0] == 12
+    say(db, *talk(10))
+    assert find_one(db).pinned == ()
+
+
 def test_excess_pins_are_found_before_a_cut(db: SessionDB) -> None:
     say(db, *talk(3), "user 60", "calls a", "result a 15", "assistant")
     context = db.context(TALK)
