@@ -125,7 +125,7 @@ async def test_flood_of_a_stranger_is_no_flood_of_writes(monkeypatch: pytest.Mon
 )
 async def test_reply_to_another_chat_needs_access_of_that_chat(to: str, wanted: bool, db: AsyncSessionDB) -> None:
     await db.contacts.allow("telegram", "paired")
-    rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100"})})
+    rules = msgspec.structs.replace(RULES, shared={"telegram": frozenset({"-100", "both"})})
     posted = incoming("ci", platform="hooks", home="telegram", home_chat=to)
     found = await access.Access(db, rules)(posted, "r")
     assert found.allowed is wanted

@@ -88,6 +88,12 @@ async def test_repeated_delivery_is_one_message_and_its_reply_is_kept(db: AsyncS
     assert (len(model.requests), found.text) == (1, "Look at this:\n\nIt broke.")
 
 
+async def test_delivery_of_another_hook_is_not_returned(db: AsyncSessionDB) -> None:
+    async with open_hooks(db, ScriptedModel(["Hm."]), build=hook(), other=hook()) as opened:
+        assert (await opened.post(name="other")).json() == {"id": 1}
+        assert (await opened.fetch(1)).status_code == 404
+
+
 async def test_reply_goes_to_the_chat_of_the_settings_if_it_has_access(db: AsyncSessionDB) -> None:
     checks = [access.Access(db, access.Rules(authenticated=frozenset({"hooks"})))]
     async with open_hooks(db, ScriptedModel(["Hm."]), checks, build=hook(to="loopback:42")) as opened:

@@ -139,6 +139,7 @@ async def test_messages_over_the_limits_are_refused(
         assert found.allowed is wanted
         assert bool(found.message) is not wanted
         assert (await rate_limits(db, minute=3)(incoming(), f"{ROUTE}x")).allowed
+        assert (await rate_limits(db, minute=3)(incoming(platform="http"), ROUTE)).allowed
 
 
 async def test_sender_over_a_limit_is_notified_once_in_its_time(db: AsyncSessionDB) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, types
+from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import outbox
 from holdfast.store.mail import outbox as stored
 from holdfast.store.sqlite import driver as sqlite_driver
@@ -160,6 +160,45 @@ async def test_slow_send_keeps_its_lease() -> None:
             gate.go.set()
             await wait_sent(db)
         assert (slow.tried, other.tried) == (["One"], [])
+
+
+async def send_due(sender: outbox.Sender) -> None:
+    await sender._poll()
+    await asyncio.gather(*sender._sending.values())
+
+
+async def test_process_that_was_suspended_before_a_send_does_not_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, platform = conversations.Clock(), FailingPlatform()
+
+    def suspend(point: str) -> None:
+        if point == "gateway.sending":
+            clock.advance(outbox.KEEP_SECONDS + 1)
+
+    async with gateways.store(clock=clock) as db:
+        await db.mail.post(message("One"))
+        monkeypatch.setattr(fault_points, "hook", suspend)
+        await send_due(outbox.Sender(db, platform, clock))
+        assert platform.tried == []
+
+
+async def test_sent_message_that_could_not_be_marked_is_not_sent_again(
+    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
+) -> None:
+    platform, works, failures = FailingPlatform(), db.mail.mark_delivered, [errors.StoreBusy()]
+
+    async def fail_once(*args: Any) -> bool:
+        if failures:
+            raise failures.pop()
+        return await works(*args)
+
+    monkeypatch.setattr(db.mail, "mark_delivered", fail_once)
+    sent = await db.mail.post(message("One"))
+    sender = outbox.Sender(db, platform, db.db._clock)
+    for _ in range(2):
+        sender._skipped.clear()
+        await send_due(sender)
+    assert (platform.tried, failures) == (["One"], [])
+    assert (await read(db, sent.id)).delivered_at is not None
 
 
 @pytest.mark.parametrize("wrong", ["chat = 'dm:other'", "platform = 'other'", 'address = \'{"chat":"other"}\''])
