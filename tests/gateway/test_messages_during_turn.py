@@ -76,6 +76,17 @@ async def test_message_waits_for_the_turn(mode: str, db: AsyncSessionDB) -> None
         assert content_parts.text(turn.model.requests[2].messages[-1].content) == "Two\n\nThree"
 
 
+async def test_messages_of_different_senders_are_not_joined(db: AsyncSessionDB) -> None:
+    ann, ben = ({"kind": "group", "chat": "g", "sender": sender} for sender in ("ann", "ben"))
+    answers = ["First.", "Second.", "Third."]
+    async with gateways.open_turn(db, answers, busy="collect", where=ann, shared=True) as turn:
+        await turn.chat.say("Two", key="2", **ann)
+        await turn.chat.say("Three", key="3", **ben)
+        await turn.observe(**ben)
+        found = await turn.finish("1", "2", "3")
+    assert [each.joined for each in found] == [None] * 3
+
+
 async def test_joined_messages_are_the_same_message_after_a_crash(db: AsyncSessionDB) -> None:
     await gateways.begin_elsewhere(db, "1", "One", "Two")
     await db.mail.add_inbound(gateways.new_inbound("3", "Three"))
