@@ -50,7 +50,7 @@ def race(run: Run, dialect: str) -> Iterator[str]:
         with run.new_store(dialect) as store:
             with SessionDB(store) as db:
                 steps.say(db, "c", 4)
-            outcomes = run.zygote.crowd(races.run, store, {"race": kind, "rounds": rounds}, processes)
+            outcomes = run.zygote.run_all(races.run, store, {"race": kind, "rounds": rounds}, processes)
             yield from (Wrong(f"{kind}: {outcome.error}") for outcome in outcomes if outcome.error)
             with SessionDB(store) as db:
                 yield from map(Wrong, checker.verify(db, zygote.records(outcomes)))
@@ -68,7 +68,7 @@ def agents(run: Run) -> Iterator[str]:
             agent_processes.fill(db, "talk", 30)
         for round_ in range(min(SOME, limit - done)):
             args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
-            outcomes = run.zygote.crowd(agent_processes.compact_or_append, path, args, 16)
+            outcomes = run.zygote.run_all(agent_processes.compact_or_append, path, args, 16)
             yield from (Wrong(f"agents: {outcome.error}") for outcome in outcomes if outcome.error)
             said += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
             with SessionDB(path) as db:

@@ -43,7 +43,7 @@ def _play(story: gateways.Story, step: str, kills: int) -> None:
             gateways.kill_one_of_two(story, point, len(gateways.NAMES))
     else:
         gateways.kill_at(story, f"gateway.{step}", kills, len(gateways.NAMES))
-    story.live()
+    story.run()
 
 
 PARTS: dict[str, Callable[[Run], Iterator[str]]] = {

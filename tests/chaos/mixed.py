@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -161,10 +163,10 @@ def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: r
 def three_killed(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
     """Three work, one of them is stopped and goes on, and all of them are killed."""
     args = {"seed": chance.random(), "actions": 10_000}
-    pids = [running.begin(work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
+    pids = [running.start(work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
     time.sleep(chance.uniform(0.005, 0.05))
-    running.signal(pids[0], "SIGSTOP")
+    os.kill(pids[0], signal.SIGSTOP)
     time.sleep(chance.uniform(0.0, 0.02))
-    running.signal(pids[0], "SIGCONT")
+    os.kill(pids[0], signal.SIGCONT)
     time.sleep(chance.uniform(0.0, 0.02))
-    return zygote.records([running.end(pid) for pid in chance.sample(pids, 3)])
+    return zygote.records([running.wait(pid, signal.SIGKILL) for pid in chance.sample(pids, 3)])

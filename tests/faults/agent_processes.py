@@ -183,8 +183,7 @@ def compact(stage: zygote.Stage) -> dict[str, Any]:
             made = await one.compress_context(force=bool(stage.args.get("force")))
             return {"outcome": str(made.outcome), "session": one.session_id, "kept": len(made.messages) == had}
 
-    if stage.barrier is not None:
-        stage.barrier.wait()
+    stage.barrier.wait()
     return asyncio.run(attempt())
 
 
@@ -249,8 +248,7 @@ def compact_and_fail(stage: zygote.Stage) -> str:
             )
             return str((await agent.compress_context()).outcome)
 
-    if stage.barrier is not None:
-        stage.barrier.wait()
+    stage.barrier.wait()
     return asyncio.run(attempt())
 
 
@@ -272,8 +270,7 @@ def deliver_notice(stage: zygote.Stage) -> bool:
                         await asyncio.sleep(0.002)
                 return first
 
-    if stage.barrier is not None:
-        stage.barrier.wait()
+    stage.barrier.wait()
     return asyncio.run(program())
 
 

@@ -145,7 +145,7 @@ def sweep_step(running: zygote.Zygote, place: Path, name: str, how: str, every: 
             erased = [checker.Erased(c)] if steps.deleted(db, c) else []
             # All share a store, and nothing is removed: after the last all of it is looked at.
             last = result["touches"] <= at
-            assert checker.verify(db, [*outcome.history, *erased], also=[c], fsck=last) == [], at
+            assert checker.verify(db, [*outcome.records, *erased], also=[c], fsck=last) == [], at
         return result
 
     found = sweep(attempt, every)

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import random
-import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast import AsyncSessionDB, content_parts, fault_points, types
+from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.compaction import base as compaction
 from holdfast.gateway import gateway, settings, worker
 from holdfast.runtime import inbox_messages
@@ -27,8 +26,9 @@ from tests.support import gateways, memory_platform
 PLATFORM = "filed"
 # From receipt to delivery, in this order; a message passes all of them but `commanded`, which is a command's.
 POINTS = ("arrived", "claimed", "begun", "commanded", "answered", "settled", "sending", "sent")
-# The operations of the store meanwhile.
-OPERATIONS = ("arrive", "take", "begin", "acquire", "append", "release", "settle", "send", "delivered")
+# The operations of the store from receipt to delivery, and all whose points are counted.
+STORE_OPERATIONS = ("arrive", "take", "begin", "acquire", "append", "release", "settle", "send", "delivered")
+OPERATIONS = ("gateway", "commit", *STORE_OPERATIONS)
 COMMAND = "/status"
 PATIENCE = 60.0
 NAMES = ("ann", "ben", "eve")
@@ -90,34 +90,13 @@ class LoggedSummarizer(agent_processes.Brief):
         return await super().summarize(request)
 
 
-class Strike:
-    """What happens to a process that comes to a point for the n-th time."""
-
-    def __init__(self, point: str, hit: int, number: signal.Signals = signal.SIGKILL) -> None:
-        self._point, self._hit, self._number = point, hit, number
-        self._hits = itertools.count(1)
-        self.reached: Counter[str] = Counter()
-
-    def __call__(self, name: str) -> None:
-        self.reached[name] += 1
-        if name == self._point and next(self._hits) == self._hit:
-            os.kill(os.getpid(), self._number)
+def run_gateway(stage: zygote.Stage) -> None:
+    """Run a gateway that receives the updates, of all chats at once, until nothing is open."""
+    stage.barrier.wait()
+    asyncio.run(_run_gateway(stage))
 
 
-def live(stage: zygote.Stage) -> dict[str, int]:
-    """A gateway's life: these updates come in, all chats at once, and it works until nothing is open.
-
-    Of several at once only the first is struck. How often it came to each point, where nothing ended it.
-    """
-    args, point = stage.args, stage.args.get("point", "") if stage.index == 0 else ""
-    strike = fault_points.hook = Strike(point, args.get("hit", 0), signal.Signals[args.get("signal", "SIGKILL")])
-    if stage.barrier is not None:
-        stage.barrier.wait()
-    asyncio.run(_live(stage))
-    return dict(strike.reached)
-
-
-async def _live(stage: zygote.Stage) -> None:
+async def _run_gateway(stage: zygote.Stage) -> None:
     worker.MAX_ATTEMPTS = 10_000  # however often it is killed
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
@@ -132,15 +111,15 @@ async def _live(stage: zygote.Stage) -> None:
             by_chat = defaultdict[str, list[Update]](list)
             for each in stage.args["updates"]:
                 by_chat[each[0]].append(Update(*each))
-            await asyncio.gather(*(_bring(stage, chat, each) for each in by_chat.values()))
+            await asyncio.gather(*(_deliver(stage, chat, each) for each in by_chat.values()))
             await gateways.wait_idle(opened, db)
 
 
-async def _bring(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Update]) -> None:
+async def _deliver(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Update]) -> None:
     for each in updates:
         arrival = await chat.say(each.text, key=each.key, chat=each.chat, sender=each.chat)
         assert arrival is not None
-        stage.tell(each.key)
+        stage.record(each.key)
 
 
 class Story:
@@ -160,25 +139,25 @@ class Story:
             said = text if text.startswith("/") else f"{text} {number} of {chat}"
             self.updates.append(Update(chat, f"{chat}-{number}", said))
 
-    def args(self, point: str = "", hit: int = 0, **more: Any) -> dict[str, Any]:
-        return {"updates": self._coming(), "sends": str(self.sends), "point": point, "hit": hit, **more}
+    def args(self, **more: Any) -> dict[str, Any]:
+        return {"updates": self._pending(), "sends": str(self.sends), **more}
 
-    def _coming(self) -> list[Update]:
-        """What is not acknowledged, and before it the last of each chat that is."""
+    def _pending(self) -> list[Update]:
+        """The unacknowledged updates, and before them the last acknowledged one of each chat."""
         new = [each for each in self.updates if each.key not in self.acknowledged]
         known = {each.chat: each for each in self.updates if each.key in self.acknowledged}
         return [*(known[chat] for chat in dict.fromkeys(each.chat for each in new) if chat in known), *new]
 
-    def heard(self, *outcomes: zygote.Outcome) -> None:
-        """What processes told, and that nothing but a signal ended them before their time."""
+    def collect(self, *outcomes: zygote.Outcome) -> None:
+        """Collect the acknowledged keys; only a signal may have ended a process early."""
         for outcome in outcomes:
-            self.acknowledged.update(outcome.told)
+            self.acknowledged.update(outcome.records)
             assert outcome.state == "killed" or (outcome.state, outcome.error) == ("exited", None), outcome
 
-    def live(self, point: str = "", hit: int = 0) -> zygote.Outcome:
-        """A process takes in what comes, and dies at that point, when it is there for the n-th time."""
-        outcome = self.running.run(live, self.target, self.args(point, hit))
-        self.heard(outcome)
+    def run(self, point: str | None = None, hit: int = 1) -> zygote.Outcome:
+        """Run a gateway that is killed at the n-th visit of a point."""
+        outcome = self.running.run(run_gateway, self.target, self.args(), points=OPERATIONS, at=point, hit=hit)
+        self.collect(outcome)
         self.deaths += outcome.state == "killed"
         return outcome
 
@@ -188,17 +167,6 @@ class Story:
         sends = read_sent(self.sends)
         with SessionDB(self.target) as db:
             return [*still_open(db), *wrongs(db, self.updates, sends)]
-
-
-def reachable(story: Story) -> dict[str, int]:
-    """The points between receipt and delivery, and how often a life that nobody ends comes to them."""
-    passed = tuple(f"{operation}." for operation in ("gateway", *OPERATIONS))
-    found = dict[str, int]()
-    # Only the settlement of a chat's last open message releases its lease.
-    for texts in (("First", COMMAND, "Second"), ("Third",)):
-        story.say(*texts)
-        found |= {name: count for name, count in story.live().value.items() if name.startswith(passed)}
-    return found
 
 
 def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str] = NAMES) -> int:
@@ -211,15 +179,20 @@ def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str
         story.say("First", *(["Second"] if lived % 3 == 1 else []), names=names)
         if lived % 4 == 0 or point == "gateway.commanded":
             story.say(COMMAND, names=names)
-        done += story.live(point, story.chance.randint(1, most)).state == "killed"
+        done += story.run(point, story.chance.randint(1, most)).state == "killed"
         lived += 1
         assert lived < 20 + 2 * kills, f"{point} is reached too seldom"
     return done
 
 
 def kill_everywhere(story: Story, kills: int) -> Iterator[str]:
-    """Every point of the store between receipt and delivery, in any order; the names of those that were died at."""
-    found = [each for each in reachable(story).items() if not each[0].startswith("gateway.")]
+    """Kill at every point of the store between receipt and delivery, in random order, and yield each point."""
+    visits = dict[str, int]()
+    # Only the settlement of a chat's last open message releases its lease.
+    for texts in (("First", COMMAND, "Second"), ("Third",)):
+        story.say(*texts)
+        visits |= Counter(point for point in story.run().reached if not point.startswith(("gateway.", "commit.")))
+    found = list(visits.items())
     for point, count in story.chance.sample(found, len(found)):
         for _ in range(kills):
             story.strangers += 1  # Some are only passed where a conversation begins.
@@ -233,9 +206,9 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
     Whether it died: it may have had nothing to do.
     """
     story.say("First", COMMAND, "Second", "Third")
-    args = story.args(point, story.chance.randint(1, most))
-    first, second = story.running.crowd(live, story.target, args, 2)
-    story.heard(first, second)
+    fault = {"points": OPERATIONS, "at": point, "hit": story.chance.randint(1, most)}
+    first, second = story.running.run_all(run_gateway, story.target, story.args(), 2, **fault)
+    story.collect(first, second)
     assert second.state == "exited", second
     story.deaths += first.state == "killed"
     return first.state == "killed"

@@ -95,14 +95,14 @@ class _Spot(NamedTuple):
     def where(self) -> str:
         return f"{self.name} killed at {self.course.names[self.number]}"
 
-    def kill(self, path: Target, args: steps.Args, left: str = "") -> str:
-        """The fingerprint of what was left in that folder."""
+    def kill(self, path: Target, args: steps.Args, folder: str = "") -> str:
+        """Kill one child and return the fingerprint of the folder afterwards."""
         operations = steps.STEPS[self.name].operations
         outcome = self.running.run(
-            steps.perform, path, {**args, "step": self.name}, points=operations, at=self.number, left=left
+            steps.perform, path, {**args, "step": self.name}, points=operations, at=self.number, fingerprint=folder
         )
         assert outcome.state == "killed", f"{self.where}: {outcome}"
-        return outcome.left
+        return outcome.fingerprint
 
 
 def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: Callable[[str], int]) -> Counter[str]:

@@ -24,13 +24,13 @@ WRITERS, COMPACTORS = 4, 2
 def send(stage: zygote.Stage, db: SessionDB, asked: str, uid: str, content: str, **how: Any) -> types.Receipt | None:
     """Append, having said so before, and say what came of it."""
     client = f"client {os.getpid()}"
-    stage.tell(checker.Sent(client, asked, uid, content))
+    stage.record(checker.Sent(client, asked, uid, content))
     try:
         receipt = db.append_message(asked, role="user", content=content, uid=uid, **how)
     except errors.HoldfastError as error:
-        stage.tell(checker.Sent(client, asked, uid, content, refused=type(error).__name__))
+        stage.record(checker.Sent(client, asked, uid, content, refused=type(error).__name__))
         return None
-    stage.tell(checker.Sent(client, asked, uid, content, receipt))
+    stage.record(checker.Sent(client, asked, uid, content, receipt))
     return receipt
 
 
@@ -40,7 +40,7 @@ def grant(stage: zygote.Stage, db: SessionDB, c: str, name: str, ttl: float = 30
         lease = db.acquire_lease(c, "compact", name, ttl)
     except errors.Busy:
         return None
-    stage.tell(checker.Granted(name, lease))
+    stage.record(checker.Granted(name, lease))
     return lease
 
 
@@ -57,14 +57,14 @@ def commit(
     seen = work.snapshot if isinstance(work, types.Lease) else work
     token = work.token if isinstance(work, types.Lease) else None
     record = checker.Committed(name, seen, child, cut, token)
-    stage.tell(record)
+    stage.record(record)
     try:
         db.commit_compaction(work, summary=summary, cut_seq=cut, child_id=child)
     except (errors.LeaseLost, errors.Superseded, errors.StoreBusy) as error:
         refusal = type(error).__name__
-        stage.tell(checker.Committed(name, seen, child, cut, token, refused=refusal))
+        stage.record(checker.Committed(name, seen, child, cut, token, refused=refusal))
         return refusal
-    stage.tell(checker.Committed(name, seen, child, cut, token, done=True))
+    stage.record(checker.Committed(name, seen, child, cut, token, done=True))
     return "done"
 
 
@@ -77,7 +77,7 @@ def compact(stage: zygote.Stage) -> str:
             return "Busy"
         stage.reach("compact.acquired")
         context = db.context(c, upto=lease.snapshot.last_seq)
-        stage.tell(checker.Summarized(name, c, lease.token))
+        stage.record(checker.Summarized(name, c, lease.token))
         stage.reach("compact.read")
         cut = lease.snapshot.last_seq - 1
         summary = checker.summarize(context, cut)
@@ -90,7 +90,7 @@ def turn(stage: zygote.Stage) -> int | None:
     c, name = stage.args["id"], stage.args["name"]
     with stage.open() as db:
         lease = db.acquire_lease(c, "turn", name, 30.0)
-        stage.tell(checker.Granted(name, lease))
+        stage.record(checker.Granted(name, lease))
         stage.reach("turn.began")
         receipt = send(stage, db, c, f"{c}:{name}", "said in a turn", lease=lease)
         return receipt.seq if receipt else None
@@ -120,7 +120,7 @@ def write_after_fork(stage: zygote.Stage) -> int | None:
             os.setsid()
             signal.pause()
             os._exit(0)
-        stage.tell({"child": child})
+        stage.record(child)
         receipt = send(stage, db, stage.args["id"], "from the parent", "said")
         return receipt.seq if receipt else None
 
@@ -160,7 +160,7 @@ class Load:
         tasks = [write_on] * WRITERS + [compact_on] * COMPACTORS
         for index, task in enumerate(tasks):
             args = {"stop": self._stop, "name": f"p{index}", "own": f"own{index}"}
-            self._pids.append(self._running.begin(task, self._through, args))
+            self._pids.append(self._running.start(task, self._through, args))
         return self
 
     def harm(self, act: Callable[[], object]) -> None:

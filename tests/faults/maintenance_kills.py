@@ -154,7 +154,7 @@ ACTS = {
 }
 
 
-def perform(stage: zygote.Stage) -> None:
+def perform(stage: zygote.Stage) -> int:
     """A task: the act itself, by a store that a `mutant` may break; `disk` says when to die, where no point does."""
     act, shim = ACTS[stage.args["act"]], faulty_disk.Disk() if "disk" in stage.args else None
     maintenance.BACKUP_PAGES = PAGES
@@ -164,7 +164,7 @@ def perform(stage: zygote.Stage) -> None:
         if shim:
             shim.arm(**stage.args["disk"])
         act.run(db, Path(stage.path).parent)
-        stage.tell({"touches": shim.count if shim else 0})
+    return shim.count if shim else 0
 
 
 def copy(stage: zygote.Stage) -> str:
@@ -330,7 +330,7 @@ class Stock:
 
     def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
         given, counting = {"act": act, "mutant": self._mutant, **args}, ACTS[act].operations
-        return self._running.run(perform, folder / "store.db", given, points=counting, at=at, left=str(folder))
+        return self._running.run(perform, folder / "store.db", given, points=counting, at=at, fingerprint=str(folder))
 
 
 @contextlib.contextmanager
@@ -370,7 +370,7 @@ def kill_at_every_point(
                 watcher = stack.enter_context(SessionDB(folder / "store.db")) if watched else None
                 outcome = stock.run(folder, act, at=at)
                 assert outcome.state == "killed", f"{where}: {outcome}"
-                _check(stock, course, folder, outcome.left, where, watcher, again=kind % 4 > 1)
+                _check(stock, course, folder, outcome.fingerprint, where, watcher, again=kind % 4 > 1)
             done[point] += 1
     return done
 
@@ -379,14 +379,14 @@ def kill_between_writes(stock: Stock, act: str, most: int) -> int:
     """Kill before every write to the disk, or before so many of them; how many kills."""
     course = stock.courses(act)[0]
     with _fresh(course.template) as folder:
-        touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).told[0]["touches"]
+        touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).value
     numbers = range(0, touches, max(1, touches // most))
     for number in numbers:
         where = f"{act} killed at write {number} of {touches}, seed {course.template.seed}"
         with _fresh(course.template) as folder:
             outcome = stock.run(folder, act, disk={"at": number, "how": "kill"})
             assert outcome.state == "killed", where
-            _check(stock, course, folder, outcome.left, where, again=True)
+            _check(stock, course, folder, outcome.fingerprint, where, again=True)
     return len(numbers)
 
 

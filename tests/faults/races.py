@@ -84,7 +84,7 @@ def _check_compactions(db: SessionDB, number: int, results: Results) -> None:
 
 
 def _summarize_and_commit(stage: zygote.Stage, db: SessionDB, name: str, lease: types.Lease) -> str:
-    stage.tell(checker.Summarized(name, "c", lease.token))
+    stage.record(checker.Summarized(name, "c", lease.token))
     context = db.context("c", upto=lease.snapshot.last_seq)
     cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
     return load.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
@@ -156,7 +156,7 @@ def _begin_chat(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
 
     def begin() -> str:
         receipt = db.append_message(mine, role="user", content="hello", uid=f"{mine}.1", create=create)
-        stage.tell(checker.Sent(mine, mine, f"{mine}.1", "hello", receipt))
+        stage.record(checker.Sent(mine, mine, f"{mine}.1", "hello", receipt))
         return receipt.conversation_id
 
     return _refused(begin, errors.RouteMoved)

@@ -415,19 +415,16 @@ def deleted(db: SessionDB, c: str) -> bool:
 
 
 def perform(stage: zygote.Stage) -> None:
-    """The step itself; where and how the child dies is not its business."""
-    shim = faulty_disk.Disk() if "disk" in stage.args else None
+    """Run one step; the order and `disk` decide where the child dies."""
+    disk = faulty_disk.Disk() if "disk" in stage.args else None
     with stage.open() as db:
-        if shim:
-            shim.arm(**stage.args["disk"])
+        if disk:
+            disk.arm(**stage.args["disk"])
         STEPS[stage.args["step"]].run(db, stage.args)
-    stage.tell({"touches": shim.count if shim else 0})
 
 
 def open_only(stage: zygote.Stage) -> None:
-    """First creation or reconcile: all of it happens while the store is opened."""
-    shim = faulty_disk.Disk() if "disk" in stage.args else None
-    if shim:
-        shim.arm(**stage.args["disk"])
+    """Create or migrate a store: all of it happens while the store is opened."""
+    if "disk" in stage.args:
+        faulty_disk.Disk().arm(**stage.args["disk"])
     stage.open().close()
-    stage.tell({"touches": shim.count if shim else 0})

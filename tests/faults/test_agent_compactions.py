@@ -24,7 +24,7 @@ def test_one_of_many_processes_compacts_and_the_others_keep_their_context(zygote
     for round_ in range(3):
         conversation = f"talk{round_}"
         begin_long(path, conversation)
-        values = [each.value for each in zygote.crowd(agents.compact, path, {"conversation": conversation}, 4)]
+        values = [each.value for each in zygote.run_all(agents.compact, path, {"conversation": conversation}, 4)]
         (winner,) = [value for value in values if value["outcome"] == "compacted"]
         losers = [value for value in values if value is not winner]
         assert {value["outcome"] for value in losers} <= {"busy", "nothing_to_do", "cooling_down"}, values
@@ -40,7 +40,7 @@ def test_compactors_and_appenders_at_once_lose_nothing(zygote: zygotes.Zygote, p
     begin_long(path)
     for round_ in range(6):
         args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
-        outcomes = zygote.crowd(agents.compact_or_append, path, args, 12)
+        outcomes = zygote.run_all(agents.compact_or_append, path, args, 12)
         assert all(outcome.error is None for outcome in outcomes), outcomes
         said += [f"{round_}:{index}:{number}" for index in range(1, 12, 2) for number in range(5)]
         with SessionDB(path) as db:
@@ -80,12 +80,12 @@ def test_pause_grows_in_all_processes_with_every_kill_in_a_summary(zygote: zygot
     for number, pause in enumerate(pauses, start=1):
         assert zygote.run(agents.compact_and_fail, path, {**args, "dies": True}, **how).state == "killed"
         clock.set(clock() + pause - 1)
-        refused = zygote.crowd(agents.compact_and_fail, path, args, 2, **how)
+        refused = zygote.run_all(agents.compact_and_fail, path, args, 2, **how)
         assert {outcome.value for outcome in refused} - {"busy"} == {"cooling_down"}, refused
         assert os.path.getsize(args["calls"]) == number
         clock.set(clock() + 2)
     # The summarizer fails again, and the extract needs none.
-    outcomes = [outcome.value for outcome in zygote.crowd(agents.compact_and_fail, path, args, 2, **how)]
+    outcomes = [outcome.value for outcome in zygote.run_all(agents.compact_and_fail, path, args, 2, **how)]
     assert outcomes.count("compacted") == 1, outcomes
     assert os.path.getsize(args["calls"]) == len(pauses) + 1
     with SessionDB(path) as db:

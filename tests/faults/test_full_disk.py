@@ -43,7 +43,7 @@ def test_checkpoint_on_a_full_disk_loses_nothing(how: str, zygote: zygotes.Zygot
         assert (outcome.error, outcome.value["error"]) == (None, None), outcome
         with SessionDB(path) as db:
             assert len(db.transcript("c")) == 4 + 8
-            assert checker.verify(db, outcome.history) == []
+            assert checker.verify(db, outcome.records) == []
             assert db.append_message("c", role="user", content="next").seq == 13
         kill_points.remove(path)
         return dict(outcome.value)
@@ -102,14 +102,14 @@ def test_log_that_cannot_be_moved_into_the_database_is_kept(place: Path, zygote:
         steps.say(db, "other")
     outcome = zygote.run(disk_faults.append_until_full, path, {"limit": size + 8192, "times": 20})
     # More than a thousand pages went into the log, so SQLite tried to move them.
-    assert sum(isinstance(record, checker.Sent) for record in outcome.history) * 60_000 > 1000 * 4096
+    assert sum(isinstance(record, checker.Sent) for record in outcome.records) * 60_000 > 1000 * 4096
     check_held_up(outcome, path, "StoreError", before=104)
 
 
 def check_held_up(outcome: zygotes.Outcome, path: Path, error: str, before: int = 4) -> None:
     assert (outcome.error, outcome.value["error"]) == (None, error)
-    sent = [record for record in outcome.history if isinstance(record, checker.Sent) and record.receipt]
+    sent = [record for record in outcome.records if isinstance(record, checker.Sent) and record.receipt]
     with SessionDB(path) as db:
         assert outcome.value["readable"] == before + len(sent) - 3
         assert len(db.transcript("c")) == before + len(sent)
-        assert checker.verify(db, outcome.history) == []
+        assert checker.verify(db, outcome.records) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def test_next_gateway_finishes_after_a_kill_at_any_step(
 ) -> None:
     story = new_story(zygote, backend, place, step)
     assert gateway_processes.kill_at(story, f"gateway.{step}", 1, len(gateway_processes.NAMES)) == 1
-    story.live()
+    story.run()
     assert story.wrongs() == []
 
 
@@ -40,11 +41,11 @@ def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(
 ) -> None:
     story = new_story(zygote, backend, place, "store")
     died = set(gateway_processes.kill_everywhere(story, 1))
-    story.live()
+    story.run()
     assert story.wrongs() == []
     # Each operation is a transaction, with points before, within and behind it.
     stages = ("begun", "committing", "committed")
-    assert died >= {f"{each}.{stage}" for each in gateway_processes.OPERATIONS for stage in stages}
+    assert died >= {f"{each}.{stage}" for each in gateway_processes.STORE_OPERATIONS for stage in stages}
     assert died >= {"arrive.arrival_insert", "settle.arrival_settle", "settle.reply_insert"}
     assert died >= {"settle.claim_release_settled", "append.route_insert", "delivered.outgoing_delivered"}
 
@@ -84,13 +85,13 @@ def overtake(story: Story, point: str, clock: zygotes.Clock, path: str) -> bool:
     False where it did not come there, or was stopped in a transaction, so that no other could write.
     """
     story.say("First", gateway_processes.COMMAND, "Second", names=("ann",))
-    args = story.args(point, 1, signal="SIGSTOP")
-    first = story.running.run(gateway_processes.live, story.target, args, clock=path)
+    args, fault = story.args(), {"points": gateway_processes.OPERATIONS, "at": point, "fault": signal.SIGSTOP}
+    first = story.running.run(gateway_processes.run_gateway, story.target, args, clock=path, **fault)
     clock.set(clock() + LONGER_THAN_LEASES)
     free = first.state == "stopped" and not holds_locks(story.target, clock)
     if free:
-        story.heard(story.running.run(gateway_processes.live, story.target, args | {"point": ""}, clock=path))
-    story.heard(story.running.wait(first.pid, "SIGCONT") if first.state == "stopped" else first)
+        story.collect(story.running.run(gateway_processes.run_gateway, story.target, args, clock=path))
+    story.collect(story.running.wait(first.pid, signal.SIGCONT) if first.state == "stopped" else first)
     return free
 
 
@@ -166,11 +167,12 @@ def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(
     routes = begin_long(story)
     window: dict[str, Any] = {"window": agent_processes.WINDOW}
     tell(story, first)
-    killed = zygote.run(gateway_processes.live, story.target, story.args(point, 1, **window))
+    run, operations = gateway_processes.run_gateway, gateway_processes.OPERATIONS
+    killed = zygote.run(run, story.target, story.args(**window), points=operations, at=point)
     assert killed.state == "killed", killed
-    story.heard(killed)
+    story.collect(killed)
     assert summaries(story) == 1
     tell(story, "Go on.")
-    story.heard(zygote.run(gateway_processes.live, story.target, story.args(**window)))
+    story.collect(zygote.run(run, story.target, story.args(**window)))
     assert problems(story, routes) == []
     assert summaries(story) == 1

@@ -54,10 +54,10 @@ def _both_courses(place: Path) -> tuple[list[str], list[str]]:
 
 def kill_open(zygote: zygotes.Zygote, path: Path, number: int, known: set[str]) -> bool:
     """Kill an open at a point of its migration; whether the state that was left is a new one."""
-    outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, left=str(path.parent))
+    outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, fingerprint=str(path.parent))
     assert outcome.state == "killed", number
-    is_new = outcome.left not in known
-    known.add(outcome.left)
+    is_new = outcome.fingerprint not in known
+    known.add(outcome.fingerprint)
     return is_new
 
 
@@ -212,7 +212,7 @@ def test_store_opened_by_six_processes_at_once_is_made_or_brought_up_once(
 ) -> None:
     for number in range(8 if is_older else 0):
         older_schemas.make(place / f"store.db.{number}", older_schemas.OLDER["much"])
-    outcomes = zygote.crowd(older_schemas.open_at_once, place / "store.db", {"rounds": 8}, 6)
+    outcomes = zygote.run_all(older_schemas.open_at_once, place / "store.db", {"rounds": 8}, 6)
     assert [(outcome.error, outcome.value) for outcome in outcomes] == [(None, [1] * 8)] * 6
     for number in range(8):
         with SessionDB(f"{place / 'store.db'}.{number}") as db:

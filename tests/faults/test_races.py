@@ -24,7 +24,7 @@ def test_one_of_all_processes_wins_and_nothing_is_lost(
     store = postgres.fresh() if dialect == "postgres" else str(place / "store.db")
     with SessionDB(store) as db:
         steps.say(db, "c", 4)
-    outcomes = zygote.crowd(races.run, store, {"race": name, "rounds": ROUNDS[dialect]}, PROCESSES)
+    outcomes = zygote.run_all(races.run, store, {"race": name, "rounds": ROUNDS[dialect]}, PROCESSES)
     assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
     history = zygotes.records(outcomes)
     with SessionDB(store) as db:
@@ -43,7 +43,7 @@ KINDS = (checker.Granted, checker.Summarized)
 
 
 def test_stores_opened_and_closed_by_all_at_once_accept_every_message(zygote: zygotes.Zygote, place: Path) -> None:
-    outcomes = zygote.crowd(races.open_and_close, place / "store.db", {"rounds": 8}, PROCESSES)
+    outcomes = zygote.run_all(races.open_and_close, place / "store.db", {"rounds": 8}, PROCESSES)
     assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
     for number in range(8):
         with SessionDB(f"{place / 'store.db'}.{number}") as db:

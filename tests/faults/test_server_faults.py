@@ -118,13 +118,13 @@ def test_client_stopped_in_a_write_blocks_others_only_for_a_while(
     with SessionDB(address) as db:
         args = {**steps.STEPS["commit"].prepare(db, "c"), "step": "commit"}
         at = kill_points.course_of("commit", postgres.fresh()).names.index("commit.committing")
-        stopped = zygote.run(steps.perform, address, args, points=("commit",), at=at, fault="stop")
+        stopped = zygote.run(steps.perform, address, args, points=("commit",), at=at, fault=signal.SIGSTOP)
         assert stopped.state == "stopped"
         # The server undoes what the one who stands still has begun.
         assert db.append_message("c", role="user", content="waited", uid="waited").seq == 6
         assert db.head("c").id == "c-1"
         # It begins anew when it goes on, and finds that nothing has changed for it.
-        assert (zygote.wait(stopped.pid, "SIGCONT").error, db.head("c").id) == (None, "c-2")
+        assert (zygote.wait(stopped.pid, signal.SIGCONT).error, db.head("c").id) == (None, "c-2")
         assert db.admin.fsck().ok
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Scene:
         """A child stopped at a point; its pid."""
         operation = point.partition(".")[0]
         outcome = self.zygote.run(
-            task, self.path, {"id": "c", "name": name}, points=(operation,), at_name=point, fault="stop", **self.how
+            task, self.path, {"id": "c", "name": name}, points=(operation,), at=point, fault=signal.SIGSTOP, **self.how
         )
         assert outcome.state == "stopped", outcome
         return outcome.pid
@@ -46,7 +47,7 @@ class Scene:
         return self.zygote.run(task, self.path, {"id": "c", "name": name}, **self.how)
 
     def begin(self, task: zygotes.Task, name: str) -> int:
-        return self.zygote.begin(task, self.path, {"id": "c", "name": name}, **self.how)
+        return self.zygote.start(task, self.path, {"id": "c", "name": name}, **self.how)
 
     def pass_expiry(self) -> None:
         self.clock.set(self.clock() + TTL + 1)
@@ -80,7 +81,7 @@ def test_holder_stopped_past_its_expiry_cannot_commit(point: str, overtaken: boo
     others = [scene.run(load.compact, "other")] if overtaken else []
     assert [other.value for other in others] == ["done"] * overtaken
     before = steps.observe(scene.db, "c")
-    slow = scene.zygote.wait(pid, "SIGCONT")
+    slow = scene.zygote.wait(pid, signal.SIGCONT)
     assert (slow.value, steps.observe(scene.db, "c")) == ("LeaseLost", before)
     scene.settled(slow, *others)
 
@@ -91,7 +92,7 @@ def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str
     scene.pass_expiry()
     # It waits in the queue behind the stopped one.
     other_pid = scene.begin(load.compact, "other")
-    slow, other = scene.zygote.wait(pid, "SIGCONT"), scene.zygote.wait(other_pid)
+    slow, other = scene.zygote.wait(pid, signal.SIGCONT), scene.zygote.wait(other_pid)
     assert slow.value == ("LeaseLost" if stage in ("queued", "begun") else "done")
     assert other.value == "done"
     assert len(scene.db.compactions("c")) == (1 if slow.value == "LeaseLost" else 2)
@@ -103,7 +104,7 @@ def test_holder_killed_while_stopped_inside_its_commit_is_not_waited_for(stage: 
     pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
     with pytest.raises(errors.StoreBusy):
         scene.db.append_message("c", role="user", content="too early", uid="early")
-    slow = scene.zygote.wait(pid, "SIGKILL")
+    slow = scene.zygote.wait(pid, signal.SIGKILL)
     # Not expired, but dead: taken over at once.
     other = scene.run(load.compact, "other")
     assert (slow.state, other.value) == ("killed", "done")
@@ -118,17 +119,17 @@ def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> 
     if point == "turn.began":
         other = scene.run(load.turn, "other")
         assert other.value == 5
-    slow = scene.zygote.wait(pid, "SIGCONT")
+    slow = scene.zygote.wait(pid, signal.SIGCONT)
     assert slow.value is None
     assert "c:slow" not in {message.uid for message in scene.db.transcript("c")}
-    assert [record["refused"] for record in slow.told if record["type"] == "Sent"][-1] == "LeaseLost"
+    assert [record.refused for record in slow.records if isinstance(record, checker.Sent)][-1] == "LeaseLost"
     scene.settled(slow, *([other] if other else []))
 
 
 @pytest.mark.parametrize("purpose", ["compact", "turn"])
 def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose: types.Purpose, scene: Scene) -> None:
     args = {"id": "c", "name": "holder", "purpose": purpose}
-    held = scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, fault="stop", **scene.how)
+    held = scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, fault=signal.SIGSTOP, **scene.how)
     for almost in (0.0, 299.999):
         scene.clock.set(1_000.0 + almost)
         with pytest.raises(errors.Busy) as refused:
@@ -137,7 +138,7 @@ def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose
     scene.clock.set(1_300.0)
     other = scene.db.acquire_lease("c", purpose, "other")
     assert other.token == 2
-    scene.zygote.wait(held.pid, "SIGKILL")
+    scene.zygote.wait(held.pid, signal.SIGKILL)
     scene.db.release_lease(other)
     assert scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, **scene.how).state == "killed"
     assert [lease.state for lease in scene.db.leases()] == ["dead"]
@@ -148,7 +149,7 @@ def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc tells a zombie from a living process")
 def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
-    pid = scene.zygote.begin(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
+    pid = scene.zygote.start(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
     polling.until(lambda: _is_zombie(pid))
     assert scene.db.acquire_lease("c", "compact", "other").token == 2
     scene.settled(scene.zygote.wait(pid))
@@ -158,16 +159,18 @@ def _is_zombie(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] == "Z"
 
 
-@pytest.mark.parametrize("ending", ["SIGCONT", "SIGKILL"])
+@pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
 @pytest.mark.parametrize("stage", IN_APPEND)
-def test_writers_wait_for_a_stopped_one_only_until_their_timeout(stage: str, ending: str, scene: Scene) -> None:
+def test_writers_wait_for_a_stopped_one_only_until_their_timeout(
+    stage: str, ending: signal.Signals, scene: Scene
+) -> None:
     pid = scene.stopped(load.write, "slow", f"append.{stage}")
     with pytest.raises(errors.StoreBusy):
         scene.db.append_message("c", role="user", content="too early", uid="early")
     # Reading needs no place in the queue.
     assert len(scene.db.transcript("c")) == (5 if stage == "committed" else 4)
     slow = scene.zygote.wait(pid, ending)
-    assert slow.value == (5 if ending == "SIGCONT" else None)
+    assert slow.value == (5 if ending == signal.SIGCONT else None)
     later = scene.run(load.write, "later")
     assert later.value
     assert "early" not in {message.uid for message in scene.db.transcript("c")}
@@ -178,7 +181,7 @@ def test_writers_wait_for_a_stopped_one_only_until_their_timeout(stage: str, end
 def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: Scene) -> None:
     pid = scene.stopped(load.write, "slow", f"append.{stage}")
     waiting = [scene.begin(load.write, f"waiting {n}") for n in range(4)]
-    slow = scene.zygote.wait(pid, "SIGCONT")
+    slow = scene.zygote.wait(pid, signal.SIGCONT)
     through = [scene.zygote.wait(other) for other in waiting]
     assert sorted(outcome.value for outcome in (slow, *through)) == [5, 6, 7, 8, 9]
     scene.settled(slow, *through)
@@ -186,10 +189,10 @@ def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: 
 
 def test_forked_child_does_not_keep_the_queue_place_of_its_dead_parent(scene: Scene) -> None:
     pid = scene.stopped(load.write_after_fork, "parent", "append.queued")
-    dead = scene.zygote.wait(pid, "SIGKILL")
-    (child,) = [record["child"] for record in dead.told if "child" in record]
+    dead = scene.zygote.wait(pid, signal.SIGKILL)
+    child = dead.records[0]
     try:
         os.kill(child, 0)  # it lives
-        scene.settled(*[])
+        scene.settled()
     finally:
         os.kill(child, 9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygo
     path, count, each = place / "store.db", 4, 8
     with SessionDB(path) as db:
         agents.begin(db, "talk")
-    outcomes = zygote.crowd(agents.take_turns, path, {"conversation": "talk", "turns": each}, count)
+    outcomes = zygote.run_all(agents.take_turns, path, {"conversation": "talk", "turns": each}, count)
     for index, outcome in enumerate(outcomes):
         assert outcome.value == [f"re {index}:{number}" for number in range(each)], outcome
     with SessionDB(path) as db:
@@ -95,19 +96,19 @@ def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
         with SessionDB(path, clock=clock) as db:
             agents.begin(db, "talk")
         args = {"conversation": "talk", "uid": "slow"}
-        order = {"points": agents.TURN_OPERATIONS, "at": at, "fault": "stop", "clock": str(place / "clock")}
+        order = {"points": agents.TURN_OPERATIONS, "at": at, "fault": signal.SIGSTOP, "clock": str(place / "clock")}
         outcome = zygote.run(agents.take_turn, path, args, **order)
         if outcome.state == "exited":
             continue
         # No process can write while a stopped one holds the writer queue.
         if holds_the_queue(path, clock):
-            zygote.end(outcome.pid)
+            zygote.wait(outcome.pid, signal.SIGKILL)
             continue
         clock.set(clock() + 3600)
         assert agents.take(SessionDB(path, clock=clock), "talk", "quick").completed, at
         with SessionDB(path, clock=clock) as db:
             before = [message.uid for message in db.transcript("talk")]
-            last = zygote.wait(outcome.pid, "SIGCONT")
+            last = zygote.wait(outcome.pid, signal.SIGCONT)
             after = [message.uid for message in db.transcript("talk")]
             assert db.admin.fsck().ok
         assert last.state == "exited", last
@@ -161,7 +162,7 @@ def test_notice_of_a_process_that_several_programs_see_is_delivered_once(zygote:
     path = place / "store.db"
     for round_ in range(4):
         args = begin_process(path, f"talk{round_}", f"p{round_}")
-        outcomes = zygote.crowd(agents.deliver_notice, path, args, 4)
+        outcomes = zygote.run_all(agents.deliver_notice, path, args, 4)
         assert [outcome.error for outcome in outcomes] == [None] * 4, outcomes
         assert sorted(bool(outcome.value) for outcome in outcomes) == [False] * 3 + [True]
         with SessionDB(path) as db:
