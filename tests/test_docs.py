@@ -126,7 +126,7 @@ def test_every_operation_with_fault_points_is_named() -> None:
 
 def test_readme_states_how_often_the_faults_run() -> None:
     text = " ".join(text_of("README.md").split())
-    rounds, orders = test_races.ROUNDS, test_interleavings.CASTS["end"][1]
+    rounds, orders = test_races.ROUNDS, test_interleavings.multinomial([3, 3, 1, 1])
     assert f"races of {test_races.PROCESSES} processes" in text
     assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text
     assert f"({orders:,} orders)" in text

@@ -13,7 +13,7 @@ from holdfast.store.db import SessionDB
 COVERS = "covers "
 
 
-class Sent(msgspec.Struct, tag=True, frozen=True):
+class Sent(msgspec.Struct, frozen=True):
     """A message given to append. No receipt and no refusal: the client died or never heard."""
 
     client: str
@@ -24,7 +24,7 @@ class Sent(msgspec.Struct, tag=True, frozen=True):
     refused: str | None = None
 
 
-class Granted(msgspec.Struct, tag=True, frozen=True):
+class Granted(msgspec.Struct, frozen=True):
     """A lease somebody got, and, where the clock is settable, until when."""
 
     client: str
@@ -32,7 +32,7 @@ class Granted(msgspec.Struct, tag=True, frozen=True):
     expires: float | None = None
 
 
-class Committed(msgspec.Struct, tag=True, frozen=True):
+class Committed(msgspec.Struct, frozen=True):
     """A compaction given to commit. Neither done nor refused: the outcome is unknown."""
 
     client: str
@@ -45,7 +45,7 @@ class Committed(msgspec.Struct, tag=True, frozen=True):
     at: float | None = None
 
 
-class Summarized(msgspec.Struct, tag=True, frozen=True):
+class Summarized(msgspec.Struct, frozen=True):
     """A summarizer was called: expensive, so only whoever holds the lease may do it."""
 
     client: str
@@ -53,7 +53,7 @@ class Summarized(msgspec.Struct, tag=True, frozen=True):
     token: int | None
 
 
-class Ended(msgspec.Struct, tag=True, frozen=True):
+class Ended(msgspec.Struct, frozen=True):
     """An end somebody was told of: it is final."""
 
     client: str
@@ -61,7 +61,7 @@ class Ended(msgspec.Struct, tag=True, frozen=True):
     reason: str
 
 
-class Bound(msgspec.Struct, tag=True, frozen=True):
+class Bound(msgspec.Struct, frozen=True):
     """A route somebody bound, and nobody after them."""
 
     key: str
@@ -69,7 +69,7 @@ class Bound(msgspec.Struct, tag=True, frozen=True):
     version: int
 
 
-class Erased(msgspec.Struct, tag=True, frozen=True):
+class Erased(msgspec.Struct, frozen=True):
     """A conversation its owner deleted, or one message of it redacted."""
 
     conversation_id: str
@@ -77,9 +77,6 @@ class Erased(msgspec.Struct, tag=True, frozen=True):
 
 
 Record = Sent | Granted | Committed | Summarized | Ended | Bound | Erased
-
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(Record).decode
 
 
 def summarize(context: types.Context, cut_seq: int) -> str:

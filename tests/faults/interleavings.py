@@ -246,12 +246,26 @@ UNDOING_SHOWER = Actor("hider, undoer, shower and redoer", (_hide, _undo, _show,
 REDACTOR = Actor("redactor", (_redact,))
 TIME = Actor("time", (_time_passes,))
 
-# As many as an ordinary run has no time for: the long fault runs play them.
+ONE, TWO = compactor("one"), compactor("two")
+GROUPS = {
+    "end": [ONE, TWO, appender(1), ENDER],
+    "end and resume": [ONE, TWO, RESUMER],
+    "append, end and resume": [ONE, appender(2), RESUMER],
+    "undo": [ONE, TWO, appender(1), UNDOER],
+    "undo and redo": [ONE, TWO, REDOER],
+    "hide": [ONE, TWO, appender(1), HIDER],
+    "hide and show": [ONE, TWO, SHOWER],
+    "hide, undo, show, redo": [ONE, appender(1), UNDOING_SHOWER],
+    "redact": [ONE, TWO, appender(1), REDACTOR],
+    "expiry": [ONE, TWO, appender(1), TIME],
+    "expiry and end": [ONE, TWO, TIME, ENDER],
+}
+# Only the long fault runs have time for these.
 LARGE = {
-    "end": [compactor("one"), compactor("two"), appender(2), ENDER],
-    "end and resume": [compactor("one"), compactor("two"), appender(1), RESUMER],
-    "undo": [compactor("one"), compactor("two"), appender(2), UNDOER],
-    "hide": [compactor("one"), compactor("two"), appender(2), HIDER],
+    "end": [ONE, TWO, appender(2), ENDER],
+    "end and resume": [ONE, TWO, appender(1), RESUMER],
+    "undo": [ONE, TWO, appender(2), UNDOER],
+    "hide": [ONE, TWO, appender(2), HIDER],
 }
 
 

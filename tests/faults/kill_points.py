@@ -125,6 +125,7 @@ def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str,
     """Kill clients of a server so often at each point. Any number of steps may share a store."""
     with SessionDB(address) as db, SessionDB(address) as other:
         course = _course(name, db, other, f"watched {name}")
+        assert half_states(course) == []
         spots = [_Spot(running, name, course, number) for number in range(len(course.names))]
         if kills == 1:
             # One conversation for all that leave nothing: the next client needs all that the one before had locked.

@@ -86,7 +86,7 @@ SQLITE = {
     "rotation in two transactions": _edit("watching", compactions, "commit", ROTATE, END_FIRST + ROTATE, CURRENT),
     "commit that keeps the lease": _edit("end", compactions, "commit", FREE, "pass"),
     "route moved by a compaction": _edit("end", compactions, "commit", ROTATE, ROTATE + UNBIND),
-    "redo kept by a compaction": _edit("redo", compactions, "write", "+ 1, redo_epoch=None", "+ 1"),
+    "redo kept by a compaction": _edit("hide, undo, show, redo", compactions, "write", "+ 1, redo_epoch=None", "+ 1"),
     # leases
     "expiry ignored by the commit": _edit(
         "expiry", leases, "check_row", "left = row.seconds_left(tx.clock)", "left = 1.0"
@@ -106,9 +106,9 @@ SQLITE = {
     "receipt without the move": _edit("end", log, "append", "if session != request.session_id else", "if False else"),
     "context that ends too early": _edit("end", log, "context", TAIL, TAIL + BEHIND),
     # ends and views
-    "end that ends nothing": _edit("resume", sessions, "end", "if not here.live", "if here.live"),
+    "end that ends nothing": _edit("append, end and resume", sessions, "end", "if not here.live", "if here.live"),
     "show of what a compaction did not see": _edit(
-        "show", visibility, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"
+        "hide and show", visibility, "show", "if compaction and hidden.from_seq <= compaction.cut_seq:", "if False:"
     ),
     "hide that raises no epoch": _edit("hide", visibility, "hide", NO_REDO, "after = here"),
     "redaction that leaves the summary": _edit(

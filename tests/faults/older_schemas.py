@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import apsw
 import msgspec
 
+from holdfast import types
 from holdfast.store import queries
 from holdfast.store.db import SessionDB
 from holdfast.store.driver import SchemaPlan
@@ -155,11 +156,11 @@ def open_as_next_version(stage: zygote.Stage) -> None:
     sqlite_driver.SqliteDriver(stage.path, plan=NEXT).close()
 
 
-def open_at_once(stage: zygote.Stage) -> list[int]:
-    """Opened by all processes of a crowd at the same moment, and written to at once."""
-    seqs = []
+def open_and_append(stage: zygote.Stage) -> None:
+    """A task: each message by a new SessionDB, so that all processes create or migrate, recover and close at once."""
     for number in range(stage.args["rounds"]):
         stage.barrier.wait()
-        with SessionDB(f"{stage.path}.{number}") as db:
-            seqs.append(steps.STEPS["append_create"].run(db, {"id": f"c{stage.index}"}).seq)
-    return seqs
+        for again in range(3):
+            with SessionDB(f"{stage.path}.{number}") as db:
+                create = types.NewConversation(source="race")
+                db.append_message("c", role="user", content="new", uid=f"{stage.index}.{again}", create=create)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -128,12 +127,3 @@ class Overlap:
         if outcome not in serial:
             found.append(f"{outcome} is neither of {serial}")
         return [f"{first} and then {second}: {problem}" for problem in found]
-
-
-@contextlib.contextmanager
-def open_overlap(address: str) -> Iterator[Overlap]:
-    made = Overlap(address)
-    try:
-        yield made
-    finally:
-        made.close()

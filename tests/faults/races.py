@@ -29,16 +29,6 @@ def run(stage: zygote.Stage) -> list[Any]:
     return results
 
 
-def open_and_close(stage: zygote.Stage) -> None:
-    """A task: every message by a SessionDB of its own, so stores are created, opened, recovered and closed at once."""
-    for number in range(stage.args["rounds"]):
-        stage.barrier.wait()
-        for again in range(3):
-            with SessionDB(f"{stage.path}.{number}") as db:
-                create = types.NewConversation(source="race")
-                db.append_message("c", role="user", content="said", uid=f"{stage.index}.{again}", create=create)
-
-
 def _first(stage: zygote.Stage, prepare: Callable[[], Any]) -> None:
     """One process prepares the round; the others wait for it."""
     if stage.index == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,20 +16,9 @@ from holdfast.store.db import SessionDB
 from holdfast.store.driver import Tx
 from holdfast.store.mail import chat_leases
 from tests.faults import checker, interleavings, kill_points, overlapping_calls, steps
-from tests.faults.interleavings import appender, compactor
 from tests.faults.mutations import Function
 from tests.support import postgres_proxy, two_hosts
 
-ONE, TWO = compactor("one"), compactor("two")
-CASTS: dict[str, list[interleavings.Actor]] = {
-    "end": [ONE, TWO, appender(1), interleavings.ENDER],
-    "resume": [ONE, appender(1), interleavings.RESUMER],
-    "hide": [ONE, TWO, interleavings.HIDER],
-    "show": [ONE, interleavings.SHOWER],
-    "redo": [ONE, interleavings.UNDOING_SHOWER],
-    "redact": [ONE, TWO, interleavings.REDACTOR],
-    "expiry": [ONE, TWO, interleavings.TIME],
-}
 # These do not know that they were done by their own attempt, and return False.
 UNTRACKED = {"release", "end", "memory", "pin", "audit"}
 OVERLAPS = [pair for pair in overlapping_calls.PAIRS if {*pair} <= {"acquire", "append_batch", "commit", "end", "hide"}]
@@ -37,8 +27,10 @@ TOKEN = re.compile(r'(?<="compact", )\d+')
 
 def play(scenario: str, target: str, without_triggers: Sequence[str], functions: Sequence[Function]) -> list[str]:
     """The problems found in a scenario on a new store, an unexpected error included."""
-    if scenario in CASTS:
-        return interleavings.every_schedule(CASTS[scenario], stop_at=1, without_triggers=without_triggers).problems
+    if scenario in interleavings.GROUPS:
+        return interleavings.every_schedule(
+            interleavings.GROUPS[scenario], stop_at=1, without_triggers=without_triggers
+        ).problems
     try:
         if scenario == "watching":
             return kill_points.half_states(kill_points.course_of("commit", target, without_triggers))
@@ -69,7 +61,7 @@ def _verify_sent(db: SessionDB, receipts: Sequence[types.Receipt]) -> list[str]:
 
 def overlap(target: str, functions: Sequence[Function]) -> list[str]:
     """Pairs of calls that overlap, on a server with changed functions."""
-    with overlapping_calls.open_overlap(target) as overlap:
+    with closing(overlapping_calls.Overlap(target)) as overlap:
         # After all have opened the store: a client that opens it would notice.
         with psycopg.connect(target, autocommit=True) as connection:
             for change in functions:
@@ -137,7 +129,7 @@ def _overtake_chat(pair: two_hosts.Pair) -> list[str]:
             db,
             lambda tx: chat_leases.acquire(tx, key, leases.current_holder("me"), 300.0),
             partial(call, held),
-            lambda outcome: outcome or two_hosts.is_waiting(pair.name),
+            lambda future: future.done() or two_hosts.is_waiting(pair.name),
         )
         if not isinstance(answer, errors.LeaseLost):
             found.append(f"{name} under a chat lease that was taken over meanwhile")

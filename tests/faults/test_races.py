@@ -40,12 +40,3 @@ def test_one_of_all_processes_wins_and_nothing_is_lost(
 
 
 KINDS = (checker.Granted, checker.Summarized)
-
-
-def test_stores_opened_and_closed_by_all_at_once_accept_every_message(zygote: zygotes.Zygote, place: Path) -> None:
-    outcomes = zygote.run_all(races.open_and_close, place / "store.db", {"rounds": 8}, PROCESSES)
-    assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
-    for number in range(8):
-        with SessionDB(f"{place / 'store.db'}.{number}") as db:
-            assert len(db.transcript("c")) == PROCESSES * 3
-            assert checker.verify(db) == []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from holdfast import NewMessage, SessionDB, errors
+from holdfast import NewMessage, SessionDB
 from holdfast.store import log
 from holdfast.store.driver import Tx
 from tests.support import conversations, polling, postgres
@@ -21,32 +21,24 @@ def is_waiting(name: str) -> bool:
 
 
 def run_meanwhile(
-    db: SessionDB, change: Callable[[Tx], object], call: Callable[[], Any], until: Callable[[list[Any]], object]
+    db: SessionDB, change: Callable[[Tx], object], call: Callable[[], Any], until: Callable[[Future[Any]], object]
 ) -> Any:
     """Return the result (or error) of a call that starts after a change and before its commit.
 
-    The change is committed when `until` holds for the outcome so far.
+    The change is committed when `until` holds for the future of the call.
     """
-    outcome: list[Any] = []
+    with ThreadPoolExecutor(1) as pool:
 
-    def run() -> None:
-        try:
-            outcome.append(call())
-        except errors.HoldfastError as error:
-            outcome.append(error)
+        def step(tx: Tx) -> Future[Any]:
+            tx.shared = True  # The change does not end the transaction.
+            change(tx)
+            future = pool.submit(call)
+            polling.until(lambda: until(future), "the call waits for the change, or has returned")
+            return future
 
-    thread = threading.Thread(target=run)
-
-    def step(tx: Tx) -> None:
-        tx.shared = True  # The change does not end the transaction.
-        change(tx)
-        thread.start()
-        polling.until(lambda: until(outcome), "it waits, or is done")
-
-    db.driver.write("test", step)
-    thread.join(60)
-    (found,) = outcome
-    return found
+        future = db.driver.write("test", step)
+        error = future.exception(60)
+        return future.result() if error is None else error
 
 
 class Pair:

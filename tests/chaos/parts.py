@@ -1,0 +1,339 @@
+"""The parts of a long fault run: races, kills, full and failing disks, damage, gateways, servers and broken frames."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from holdfast.rpc import websocket_transport
+from holdfast.store.db import SessionDB
+from tests.chaos import mixed
+from tests.faults import (
+    agent_processes,
+    checker,
+    disk_faults,
+    file_damage,
+    gateway_processes,
+    interleavings,
+    kill_points,
+    load,
+    maintenance_kills,
+    overlapping_calls,
+    power,
+    races,
+    steps,
+    zygote,
+)
+from tests.support import memory_folders, postgres, postgres_proxy, rpc_fuzzing, rpc_server_fuzzing
+
+KILLS, BATCH, SOME, WRITES = 200, 50, 10, 100
+PROCESSES = {"sqlite": 32, "postgres": 16}
+# How many rounds of a race take as long as one damaged store, one fault of a server or one series of frames.
+ROUNDS_PER_DAMAGE, ROUNDS_PER_FAULT, ROUNDS_PER_SERIES = 5, 50, 50
+FAULTS_PER_LOAD = 20
+FRAMES, CONNECTIONS, CALLS = 5_000, 100, 500
+
+
+class Run:
+    """The parameters of a part, its progress and the problems that it found."""
+
+    def __init__(self, name: str, running: zygote.Zygote, folder: Path, chance: random.Random, rounds: int) -> None:
+        self.name, self.zygote, self.folder, self.chance, self.rounds = name, running, folder, chance, rounds
+        self.problems: list[str] = []
+        self._shown = 0.0
+
+    def progress(self, text: str) -> None:
+        if time.monotonic() - self._shown > 5:
+            self._shown = time.monotonic()
+            print(f"{self.name}: {text}", flush=True)
+
+    def report(self, problems: Iterable[str | None]) -> None:
+        self.problems += [f"{self.name}: {problem}" for problem in problems if problem]
+
+    @contextlib.contextmanager
+    def expect(self, subject: str) -> Iterator[None]:
+        """Report a failed assertion as a problem."""
+        try:
+            yield
+        except AssertionError as error:
+            self.report([f"{subject}: {error}"])
+
+    @contextlib.contextmanager
+    def new_store(self, dialect: str) -> Iterator[str]:
+        """The address of an empty store, which is removed afterwards."""
+        if dialect == "postgres":
+            address = postgres.fresh()
+            yield address
+            postgres.give_back(address)
+            return
+        path = self.folder / "store.db"
+        yield str(path)
+        kill_points.remove(path)
+
+    def shuffle(self, items: Iterable[Any]) -> list[Any]:
+        found = list(items)
+        return self.chance.sample(found, len(found))
+
+
+def race(run: Run, dialect: str) -> None:
+    """All processes at every race in turn, and longest at the one where all compact and append."""
+    kinds = list(races.RACES)
+    for done in range(0, run.rounds if dialect == "sqlite" else max(1, 2 * run.rounds // 5), BATCH):
+        kind = kinds[0] if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
+        with run.new_store(dialect) as store:
+            with SessionDB(store) as db:
+                steps.say(db, "c", 4)
+            outcomes = run.zygote.run_all(races.run, store, {"race": kind, "rounds": BATCH}, PROCESSES[dialect])
+            run.report(outcome.error for outcome in outcomes)
+            with SessionDB(store) as db:
+                run.report(checker.verify(db, zygote.records(outcomes)))
+        run.progress(f"{PROCESSES[dialect]} processes x {done + BATCH:,} rounds")
+
+
+def compact_with_agents(run: Run) -> None:
+    """Agents that compact one conversation while others append to it: 8 and 8."""
+    for done in range(0, max(1, run.rounds // 5), SOME):
+        path, uids = run.folder / f"agents{done}.db", list[str]()
+        with SessionDB(path) as db:
+            db.create_session("talk", source="chaos")
+            agent_processes.fill(db, "talk", 30)
+        for round_ in range(SOME):
+            args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
+            outcomes = run.zygote.run_all(agent_processes.compact_or_append, path, args, 16)
+            run.report(outcome.error for outcome in outcomes)
+            uids += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
+            with SessionDB(path) as db:
+                run.report(agent_processes.compaction_problems(db, "talk", uids))
+                agent_processes.fill(db, "talk", 12, begin=100 + 20 * round_)
+        kill_points.remove(path)
+        run.progress(f"8 compacting agents and 8 appenders x {done + SOME:,} rounds")
+
+
+def kill(run: Run, dialect: str) -> None:
+    """Kills at every point of every step, some at a time; in files also once before every write to the disk."""
+    for turn in range(0, KILLS, SOME):
+        for name in run.shuffle(steps.STEPS):
+            with run.expect(name):
+                if dialect == "postgres":
+                    with run.new_store(dialect) as address:
+                        kill_points.kill_clients_at_every_point(run.zygote, address, name, SOME)
+                else:
+                    kill_points.kill_at_every_point(run.zygote, run.folder, name, lambda _: SOME)
+                    if turn == 0:
+                        kill_points.kill_at_every_write(run.zygote, run.folder, name)
+            for path in run.folder.glob("*.db"):
+                kill_points.remove(path)
+            run.progress(f"{turn + SOME} kills at each point of {name}")
+
+
+def kill_maintenance(run: Run) -> None:
+    """Kills at every point of backup, restore, prune and the like, and before writes, in new histories each time."""
+    for turn in range(0, KILLS, SOME):
+        seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
+        with memory_folders.folder() as folder:
+            stock = maintenance_kills.Stock(run.zygote, Path(folder), seeds)
+            for act in run.shuffle(maintenance_kills.ACTS):
+                with run.expect(act):
+                    maintenance_kills.kill_at_every_point(stock, act, SOME, run.chance)
+                    if turn == 0:
+                        maintenance_kills.kill_between_writes(stock, act, WRITES)
+                run.progress(f"{turn + SOME} kills at each point of {act}")
+
+
+def kill_creation(run: Run) -> None:
+    """A store's first creation, killed before every write to the disk."""
+
+    def check(path: Path) -> None:
+        with SessionDB(path) as db:
+            steps.say(db, "c", 1)
+            assert checker.verify(db) == [], path.name
+
+    with run.expect("creation"):
+        run.progress(f"{kill_points.kill_creation(run.zygote, run.folder, check):,} kills between writes")
+
+
+def fill_disk(run: Run) -> None:
+    """A disk that is full at any write of any step and of a store's creation, in every way."""
+    for how in disk_faults.HOWS:
+        for name in ["creation", *run.shuffle(steps.STEPS)]:
+            with memory_folders.folder() as folder, run.expect(f"{name}, {how}"):
+                if name == "creation":
+                    disk_faults.sweep_creation(run.zygote, Path(folder), how)
+                else:
+                    disk_faults.sweep_step(run.zygote, Path(folder), name, how)
+            run.progress(f"{how} disks for {name}")
+
+
+def interleave(run: Run) -> None:
+    """Every interleaving of larger groups than an ordinary run has time for."""
+    for name, actors in interleavings.LARGE.items():
+        result = interleavings.every_schedule(actors)
+        run.report(f"{name}: {problem}" for problem in result.problems)
+        run.progress(f"{result.count:,} interleavings of {name}")
+
+
+def kill_at_any_time(run: Run, dialect: str) -> None:
+    """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
+    for done in range(0, run.rounds, 3 * BATCH):
+        with run.new_store(dialect) as store:
+            run.report(mixed.kill_at_any_time(run.zygote, store, BATCH, run.chance))
+        run.progress(f"{done + 3 * BATCH:,} processes killed at any time")
+
+
+def damage(
+    run: Run, trials: Callable[[file_damage.Bench, random.Random, int], list[str]], rounds_per_trial: int
+) -> None:
+    """Single bits of the file; or bits, pages and ranges of the file and its log, and what is salvaged of them."""
+    bench = file_damage.Bench(run.folder, run.zygote)
+    for done in range(0, max(1, run.rounds // rounds_per_trial), BATCH):
+        run.report(trials(bench, run.chance, BATCH))
+        run.progress(f"{done + BATCH:,} damaged stores")
+
+
+def lose_power(run: Run) -> None:
+    """Disks as a loss of power may leave them, after any write and with any part of what was not synced."""
+    notes, done, path = run.folder / "notes", 0, run.folder / "store.db"
+    while done < run.rounds:
+        outcome = run.zygote.run(power.live, path, {"durability": "power-loss", "notes": str(notes)})
+        run.report([outcome.error])
+        for moment in power.moments(notes, run.chance):
+            run.report(power.wrong(moment, run.folder / "disk"))
+            done += 1
+            run.progress(f"{done:,} losses of power")
+        kill_points.remove(path)
+
+
+def kill_gateways(run: Run, dialect: str) -> None:
+    """Some kills at each step of a gateway, at every point of the store once, and of one of two gateways."""
+    gateways, sends = gateway_processes, run.folder / "sends"
+    points = [f"gateway.{step}" for step in gateways.POINTS]
+    for turn in range(0, KILLS, SOME):
+        for step in run.shuffle([*points, "store", "pairs"]):
+            with run.new_store(dialect) as target, run.expect(step):
+                story = gateways.Story(run.zygote, target, sends, run.chance)
+                if step == "store":
+                    list(gateways.kill_everywhere(story, 1))
+                elif step == "pairs":
+                    for _ in range(SOME):
+                        gateways.kill_one_of_two(story, run.chance.choice(points), len(gateways.NAMES))
+                else:
+                    gateways.kill_at(story, step, SOME, len(gateways.NAMES))
+                story.run()
+                run.report(f"{step}: {problem}" for problem in story.wrongs())
+            sends.unlink(missing_ok=True)
+            run.progress(f"{turn + SOME} kills at {step}")
+
+
+def overlap(run: Run) -> None:
+    """Every pair of calls that overlap, again and again."""
+    for turn in range(max(1, run.rounds // len(overlapping_calls.PAIRS) // 5)):
+        with run.new_store("postgres") as address, contextlib.closing(overlapping_calls.Overlap(address)) as pair:
+            for first, second in run.shuffle(overlapping_calls.PAIRS):
+                run.report(pair.play(first, second))
+        run.progress(f"all pairs of calls {turn + 1} times")
+
+
+def kill_server(run: Run) -> None:
+    """The server killed under four writers and two compactors, again and again; it syncs to its disk."""
+    with postgres.Server(fsync=True) as server:
+
+        def restart() -> None:
+            time.sleep(run.chance.uniform(0.0, 0.05))
+            server.kill()
+            server.start()
+
+        for done in range(0, max(1, run.rounds // ROUNDS_PER_FAULT), FAULTS_PER_LOAD):
+            with psycopg.connect(server.dsn(), autocommit=True) as connection:
+                connection.execute(f"CREATE SCHEMA s{done}")
+            with load.Load(run.zygote, server.dsn(f"s{done}")) as clients:
+                for _ in range(FAULTS_PER_LOAD):
+                    clients.harm(restart)
+            run.report(clients.wrongs())
+            run.progress(f"{done + FAULTS_PER_LOAD:,} kills of the server")
+
+
+def fail_network(run: Run) -> None:
+    """Connections cut, held back and slow, and answers lost, under the same load."""
+    fates = [postgres_proxy.UNSENT, postgres_proxy.UNHEARD]
+    for done in range(0, max(1, run.rounds // ROUNDS_PER_FAULT), FAULTS_PER_LOAD):
+        with run.new_store("postgres") as address, postgres_proxy.Proxy() as network:
+
+            def hold(network: postgres_proxy.Proxy = network) -> None:
+                network.hold()
+                threading.Timer(run.chance.uniform(0.0, 0.2), network.flow).start()
+
+            faults = [network.reset, hold]
+            faults += [partial(network.trap, words, fate) for words in (b"COMMIT", b"append_plain") for fate in fates]
+            if run.chance.random() < 0.3:
+                network.dawdle(str(run.chance.random()))
+            with load.Load(run.zygote, address, network.through(address)) as clients:
+                for _ in range(FAULTS_PER_LOAD):
+                    clients.harm(run.chance.choice(faults))
+            run.report(clients.wrongs())
+        run.progress(f"{done + FAULTS_PER_LOAD:,} failures of the network")
+
+
+def send_frames(run: Run) -> None:
+    """Broken frames, bytes, connections and parameters; an error that the event loop logs is a problem, too."""
+    websocket_transport.CLOSE_SECONDS = 0.05
+    logged = _LoggedErrors(logging.ERROR)
+    for logger in (logging.getLogger("asyncio"), websocket_transport.library_logger):
+        logger.addHandler(logged)
+    for done in range(max(1, run.rounds // ROUNDS_PER_SERIES)):
+        series = {
+            "lines": rpc_fuzzing.send_lines(run.chance, FRAMES),
+            "heads": rpc_fuzzing.open_connections(run.chance, CONNECTIONS, valid_head=False),
+            "connections": rpc_fuzzing.open_connections(run.chance, CONNECTIONS, valid_head=True),
+            "concurrent requests": rpc_server_fuzzing.send_concurrent_requests(run.chance, CALLS),
+        }
+        for name, coroutine in series.items():
+            with run.expect(name):
+                asyncio.run(coroutine)
+            run.report(f"{name}: {message}" for message in logged.messages)
+            logged.messages.clear()
+        run.progress(f"{(done + 1) * (FRAMES + 2 * CONNECTIONS + CALLS):,} frames, connections and calls")
+
+
+class _LoggedErrors(logging.Handler):
+    """Collects the errors of callbacks, which raise nowhere."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(record.getMessage())
+
+
+PARTS: dict[str, Callable[[Run], None]] = {
+    "agents": compact_with_agents,
+    "races": partial(race, dialect="sqlite"),
+    "kills": partial(kill, dialect="sqlite"),
+    "keeping": kill_maintenance,
+    "creation": kill_creation,
+    "disk": fill_disk,
+    "interleavings": interleave,
+    "random": partial(kill_at_any_time, dialect="sqlite"),
+    "flips": partial(damage, trials=file_damage.run_flips, rounds_per_trial=1),
+    "wreckage": partial(damage, trials=file_damage.run_trials, rounds_per_trial=ROUNDS_PER_DAMAGE),
+    "power": lose_power,
+    "postgres-races": partial(race, dialect="postgres"),
+    "postgres-kills": partial(kill, dialect="postgres"),
+    "postgres-random": partial(kill_at_any_time, dialect="postgres"),
+    "gateway": partial(kill_gateways, dialect="sqlite"),
+    "postgres-gateway": partial(kill_gateways, dialect="postgres"),
+    "postgres-overlaps": overlap,
+    "postgres-servers": kill_server,
+    "postgres-network": fail_network,
+    "frames": send_frames,
+}
