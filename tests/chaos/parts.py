@@ -229,7 +229,7 @@ def kill_gateways(run: Run, dialect: str) -> None:
                 else:
                     gateways.kill_at(story, step, SOME, len(gateways.NAMES))
                 story.run()
-                run.report(f"{step}: {problem}" for problem in story.wrongs())
+                story.check()
             sends.unlink(missing_ok=True)
             run.progress(f"{turn + SOME} kills at {step}")
 

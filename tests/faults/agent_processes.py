@@ -166,11 +166,14 @@ def fill(db: Any, conversation: str, exchanges: int, begin: int = 0) -> None:
         db.append_message(conversation, role="assistant", content=f"Answer {number}. " + "Boats stay in. " * 8)
 
 
-def compacting_agent(db: AsyncSessionDB, conversation: str) -> AIAgent:
-    model = ScriptedModel(["ok"] * 99, window=WINDOW)
-    return AIAgent(
-        db=db, model=model, session_id=conversation, compaction=settings.CompactionSettings(summarizer=Brief())
+def compacting_agent(
+    db: AsyncSessionDB, conversation: str, summarizer: compaction.Summarizer | None = None, **given: Any
+) -> AIAgent:
+    model, chosen = (
+        ScriptedModel(["ok"] * 99, window=WINDOW),
+        settings.CompactionSettings(summarizer=summarizer or Brief()),
     )
+    return AIAgent(db=db, model=model, session_id=conversation, compaction=chosen, **given)
 
 
 def compact(stage: zygote.Stage) -> dict[str, Any]:
@@ -236,16 +239,8 @@ def compact_and_fail(stage: zygote.Stage) -> str:
 
     async def attempt() -> str:
         async with AsyncSessionDB(stage.open()) as db:
-            agent = AIAgent(
-                db=db,
-                model=ScriptedModel(["ok"], window=WINDOW),
-                session_id="talk",
-                attempts=1,
-                compaction=settings.CompactionSettings(
-                    summarizer=FailingSummarizer(stage.args["calls"], "dies" in stage.args)
-                ),
-                clock=zygote.Clock(stage.order.clock or ""),
-            )
+            failing = FailingSummarizer(stage.args["calls"], "dies" in stage.args)
+            agent = compacting_agent(db, "talk", failing, attempts=1, clock=zygote.Clock(stage.order.clock or ""))
             return str((await agent.compress_context()).outcome)
 
     stage.barrier.wait()

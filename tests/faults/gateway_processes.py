@@ -1,4 +1,4 @@
-"""Whole gateways as processes that are killed or stopped, and the chats they must leave behind."""
+"""Whole gateways as processes that are killed or stopped, and the check of their chats afterwards."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ OPERATIONS = ("gateway", "commit", *STORE_OPERATIONS)
 COMMAND = "/status"
 PATIENCE = 60.0
 NAMES = ("ann", "ben", "eve")
-# After so many deaths other people come: conversations begin, and go on.
+# After so many kills new senders appear, so that conversations begin as well as continue.
 GENERATION = 4
 
 
 class Update(NamedTuple):
-    """Something a person wrote, with the platform's id of it."""
+    """A message of a sender, with the platform's id of it."""
 
     chat: str
     key: str
@@ -45,7 +45,7 @@ class Update(NamedTuple):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What the platform was given, by which process, and whether the store had it marked as delivered by then."""
+    """A message that a process gave to the platform, and whether the store had it marked as delivered by then."""
 
     id: int
     pid: int
@@ -69,7 +69,7 @@ class FilePlatform(memory_platform.MemoryPlatform):
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     async def send(self, outgoing: types.Outgoing) -> str:
-        # At once: a process that is stopped while it waits here has begun to send, and nobody can call that back.
+        # Synchronously: a process that is stopped while it waits here has begun to send, which cannot be undone.
         found = self._db.db.mail.outgoing(outgoing.id)
         marked = found is None or not found.open
         where = str(outgoing.address.get("chat"))
@@ -79,7 +79,7 @@ class FilePlatform(memory_platform.MemoryPlatform):
 
 
 class LoggedSummarizer(agent_processes.Brief):
-    """Summarizes, and leaves a line for each time that it was asked to."""
+    """Summarizes, and adds a line to a file for each call."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -123,7 +123,7 @@ async def _deliver(stage: zygote.Stage, chat: FilePlatform, updates: Sequence[Up
 
 
 class Story:
-    """Chats in one store, told by one process after another."""
+    """Chats in one store that gateway processes serve one after the other."""
 
     def __init__(self, running: zygote.Zygote, target: Path | str, sends: Path, chance: random.Random) -> None:
         self.running, self.target, self.sends, self.chance = running, str(target), sends, chance
@@ -132,8 +132,8 @@ class Story:
         self.deaths = self.strangers = 0
         self._numbers = itertools.count()
 
-    def say(self, *texts: str, names: Sequence[str] = NAMES) -> None:
-        """Everybody writes these."""
+    def add(self, *texts: str, names: Sequence[str] = NAMES) -> None:
+        """Add an update with each text from each sender."""
         for text, name in itertools.product(texts, names):
             number, chat = next(self._numbers), f"{name}{self.strangers + self.deaths // GENERATION}"
             said = text if text.startswith("/") else f"{text} {number} of {chat}"
@@ -161,12 +161,23 @@ class Story:
         self.deaths += outcome.state == "killed"
         return outcome
 
-    def wrongs(self) -> list[str]:
-        """What is not as it should be once everything came to its end, which the last process was let do."""
+    def check(self) -> None:
+        """Assert that each update was processed, answered and delivered, exactly once and in order."""
         assert {each.key for each in self.updates} == self.acknowledged
-        sends = read_sent(self.sends)
+        chats, replies = defaultdict[str, list[Update]](list), dict[int, Update]()
+        for each in self.updates:
+            chats[each.chat].append(each)
         with SessionDB(self.target) as db:
-            return [*still_open(db), *wrongs(db, self.updates, sends)]
+            assert open_work(db) == []
+            assert db.admin.fsck().ok
+            assert len(db.list_sessions(limit=1_000)) == len(chats)
+            for chat, updates in chats.items():
+                route = db.route(route_of(chat))
+                assert (route.conversation_id is not None, route.version) == (True, 1), route
+                log = db.transcript(str(route.conversation_id))
+                assert [(each.role, content_parts.text(each.content)) for each in log] == exchanges(updates)
+                replies |= {_check_update(db, each, log): each for each in updates}
+        _check_sends(read_sent(self.sends), replies)
 
 
 def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str] = NAMES) -> int:
@@ -176,9 +187,9 @@ def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str
     """
     done = lived = 0
     while done < kills:
-        story.say("First", *(["Second"] if lived % 3 == 1 else []), names=names)
+        story.add("First", *(["Second"] if lived % 3 == 1 else []), names=names)
         if lived % 4 == 0 or point == "gateway.commanded":
-            story.say(COMMAND, names=names)
+            story.add(COMMAND, names=names)
         done += story.run(point, story.chance.randint(1, most)).state == "killed"
         lived += 1
         assert lived < 20 + 2 * kills, f"{point} is reached too seldom"
@@ -190,7 +201,7 @@ def kill_everywhere(story: Story, kills: int) -> Iterator[str]:
     visits = dict[str, int]()
     # Only the settlement of a chat's last open message releases its lease.
     for texts in (("First", COMMAND, "Second"), ("Third",)):
-        story.say(*texts)
+        story.add(*texts)
         visits |= Counter(point for point in story.run().reached if not point.startswith(("gateway.", "commit.")))
     found = list(visits.items())
     for point, count in story.chance.sample(found, len(found)):
@@ -205,7 +216,7 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
 
     Whether it died: it may have had nothing to do.
     """
-    story.say("First", COMMAND, "Second", "Third")
+    story.add("First", COMMAND, "Second", "Third")
     fault = {"points": OPERATIONS, "at": point, "hit": story.chance.randint(1, most)}
     first, second = story.running.run_all(run_gateway, story.target, story.args(), 2, **fault)
     story.collect(first, second)
@@ -214,91 +225,44 @@ def kill_one_of_two(story: Story, point: str, most: int) -> bool:
     return first.state == "killed"
 
 
-def still_open(db: SessionDB) -> list[str]:
-    """What somebody would still have to do, or does."""
+def open_work(db: SessionDB) -> list[str]:
+    """The open messages and the leases that are held."""
     found = [f"{count} {name}" for name, count in db.mail.counts().items() if count]
-    found += [f"{each.key} is claimed" for each in db.mail.chat_leases() if each.state == "held"]
+    found += [f"{each.key} is leased" for each in db.mail.chat_leases() if each.state == "held"]
     return found + [f"{each.conversation_id} is leased" for each in db.leases() if each.state == "held"]
-
-
-def wrongs(db: SessionDB, updates: Sequence[Update], sends: Sequence[Sent]) -> list[str]:
-    """What is lost, twice, out of order, or elsewhere than it should be."""
-    found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
-    chats, rows = list(dict.fromkeys(each.chat for each in updates)), dict[int, Update]()
-    for chat in chats:
-        here, route = [each for each in updates if each.chat == chat], db.route(route_of(chat))
-        if route.conversation_id is None or route.version != 1:
-            found.append(f"{chat}: {route}")
-            continue
-        log = db.transcript(route.conversation_id)
-        found += _wrongs_of_log(chat, here, log)
-        for each in here:
-            found += _wrongs_of_update(db, each, log, rows)
-    stray = len(db.list_sessions(limit=1_000)) - len(chats)
-    found += [f"{stray} conversations too many"] if stray else []
-    return found + _wrongs_of_sends(sends, rows)
 
 
 def route_of(chat: str) -> str:
     return f"agent:main:{PLATFORM}:dm:{chat}"
 
 
-def _is_command(each: Update) -> bool:
-    return each.text.startswith("/")
+def exchanges(updates: Sequence[Update]) -> list[tuple[str, str]]:
+    """The messages that must be in the log: all but commands, each followed by its answer."""
+    texts = [each.text for each in updates if not each.text.startswith("/")]
+    return [line for text in texts for line in (("user", text), ("assistant", f"re {text}"))]
 
 
-def _answer(each: Update) -> str:
-    return f"re {each.text}"
+def _check_update(db: SessionDB, update: Update, log: Sequence[types.Message]) -> int:
+    """Assert that there are one outcome, one message and one delivered reply; return the id of the reply."""
+    is_command, inbound = update.text.startswith("/"), db.mail.inbound_by_key(PLATFORM, update.key)
+    assert inbound is not None, f"{update.key} was acknowledged and is lost"
+    assert (inbound.outcome, inbound.text) == ("command" if is_command else "answered", update.text)
+    uids = [message.uid for message in log if message.seq == inbound.seq]
+    assert uids == ([] if is_command else [inbox_messages.uid_of(f"{PLATFORM}:{update.key}")]), update
+    replies = db.mail.replies(inbound.id)
+    assert len(replies) == 1, f"{update.key} has {len(replies)} replies"
+    assert is_command or replies[0].text == f"re {update.text}"
+    assert (replies[0].delivered_at is not None, replies[0].external) == (True, f"{PLATFORM}-{replies[0].id}")
+    return replies[0].id
 
 
-def _wrongs_of_log(chat: str, updates: Sequence[Update], log: Sequence[types.Message]) -> list[str]:
-    """Every message once, in order, and its answer behind it."""
-    messages = [each for each in updates if not _is_command(each)]
-    wanted = [line for each in messages for line in (("user", each.text), ("assistant", _answer(each)))]
-    said = [(each.role, content_parts.text(each.content)) for each in log]
-    pairs = itertools.zip_longest(said, wanted)
-    return [f"{chat}: {pair[0]} is said, and not {pair[1]}" for pair in pairs if pair[0] != pair[1]][:1]
-
-
-def _wrongs_of_update(db: SessionDB, each: Update, log: Sequence[types.Message], rows: dict[int, Update]) -> list[str]:
-    """One outcome, one message, one reply that is marked as delivered; that goes into `rows`."""
-    arrival = db.mail.inbound_by_key(PLATFORM, each.key)
-    if arrival is None:
-        return [f"{each.key} was acknowledged and is lost"]
-    found, outcome = list[str](), "command" if _is_command(each) else "answered"
-    if (arrival.outcome, arrival.text) != (outcome, each.text):
-        found.append(f"{each.key}: {arrival.outcome} {arrival.text!r}")
-    uids = [message.uid for message in log if message.seq == arrival.seq]
-    if uids != ([] if _is_command(each) else [inbox_messages.uid_of(f"{PLATFORM}:{each.key}")]):
-        found.append(f"{each.key} is not the message {arrival.seq}")
-    replies = db.mail.replies(arrival.id)
-    rows.update((reply.id, each) for reply in replies)
-    if len(replies) != 1:
-        return [*found, f"{each.key} has {len(replies)} replies"]
-    (reply,) = replies
-    if not _is_command(each) and reply.text != _answer(each):
-        found.append(f"{each.key} is answered with {reply.text!r}")
-    if reply.delivered_at is None or reply.external != f"{PLATFORM}-{reply.id}":
-        found.append(f"the reply to {each.key} is not marked: {reply}")
-    return found
-
-
-def _wrongs_of_sends(sends: Sequence[Sent], rows: dict[int, Update]) -> list[str]:
-    found = [f"{each} was marked before" for each in sends if each.marked]
-    found += [f"{each} is a reply to nothing" for each in sends if each.id not in rows]
-    known = [each for each in sends if each.id in rows]
-    wanted = {row: (f"dm:{update.chat}", update.chat) for row, update in rows.items()}
-    found += [
-        f"{each} went elsewhere than {wanted[each.id]}"
-        for each in known
-        if (each.chat, each.address) != wanted[each.id]
-    ]
-    counted = Counter((each.id, each.pid) for each in sends)
-    found += [f"process {pid} sent {row} {count} times" for (row, pid), count in counted.items() if count > 1]
-    found += [f"the reply to {rows[row].key} was never sent" for row in set(rows) - {each.id for each in sends}]
-    first = dict[str, list[int]]()
-    for row in dict.fromkeys(each.id for each in known):
-        first.setdefault(rows[row].chat, []).append(row)
-    return found + [
-        f"what went to {chat} went in another order: {ids}" for chat, ids in first.items() if ids != sorted(ids)
-    ]
+def _check_sends(sends: Sequence[Sent], replies: dict[int, Update]) -> None:
+    """Assert that each reply was sent to its chat, in order, not twice by a process and not after it was delivered."""
+    assert {each.id for each in sends} == set(replies)
+    assert [each for each in sends if each.marked] == []
+    chats = [(each.id, each.chat, each.address) for each in sends]
+    assert chats == [(each.id, f"dm:{replies[each.id].chat}", replies[each.id].chat) for each in sends]
+    assert max(Counter((each.id, each.pid) for each in sends).values(), default=1) == 1
+    for chat in {each.chat for each in sends}:
+        ids = list(dict.fromkeys(each.id for each in sends if each.chat == chat))
+        assert ids == sorted(ids), f"replies to {chat} were sent in another order"

@@ -218,32 +218,34 @@ def contents(folder: Path) -> Parts:
     }
 
 
+_read: dict[object, Any] = {}
+
+
+def _content(path: Path, read: Callable[[SessionDB], Any]) -> Any:
+    """The content of a backup or an export. Files with the same bytes and attachments are read once."""
+    if not path.exists():
+        return None
+    attachments = frozenset(each.name for each in Path(f"{path}.blobs").rglob("*"))
+    key = blake2b(path.read_bytes()).digest(), attachments
+    if key not in _read:
+        with SessionDB(":memory:") as db:
+            assert read(db).lost_blobs == ()
+            assert db.admin.fsck().ok
+            _read[key] = exported(db)
+    return _read[key]
+
+
 def _copy(path: Path) -> Any:
-    return _known(path, _restored) if path.exists() else None
+    return _content(path, lambda db: db.admin.restore(path))
 
 
 def _archive(path: Path) -> Any:
-    return _known(path, _imported) if path.exists() else None
+    def read(db: SessionDB) -> Any:
+        report = db.admin.import_from(path)
+        assert report.ok
+        return report
 
-
-_seen: dict[object, Any] = {}
-
-
-def _known(path: Path, held: Callable[[Path], Any]) -> Any:
-    """Looked at once: a copy of the same bytes, with the same attachments, holds the same."""
-    beside = frozenset(each.name for each in Path(f"{path}.blobs").rglob("*"))
-    known = blake2b(path.read_bytes()).digest(), beside
-    if known not in _seen:
-        _seen[known] = held(path)
-    return _seen[known]
-
-
-def _restored(path: Path) -> Any:
-    with SessionDB(":memory:") as db:
-        report = db.admin.restore(path)
-        assert report.lost_blobs == ()
-        assert db.admin.fsck().ok
-        return exported(db)
+    return _content(path, read)
 
 
 def _salvaged(path: Path) -> Any:
@@ -251,13 +253,6 @@ def _salvaged(path: Path) -> Any:
         return None
     with SessionDB(path) as db:
         assert db.admin.fsck().ok
-        return exported(db)
-
-
-def _imported(path: Path) -> Any:
-    with SessionDB(":memory:") as db:
-        report = db.admin.import_from(path)
-        assert (report.ok, report.lost_blobs) == (True, ())
         return exported(db)
 
 

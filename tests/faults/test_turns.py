@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import content_parts, errors, types
+from holdfast import content_parts, types
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes as agents
+from tests.faults import load
 from tests.faults import zygote as zygotes
 
 PARTS = 4
@@ -101,7 +102,7 @@ def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
         if outcome.state == "exited":
             continue
         # No process can write while a stopped one holds the writer queue.
-        if holds_the_queue(path, clock):
+        if load.holds_writer_queue(path, clock):
             zygote.wait(outcome.pid, signal.SIGKILL)
             continue
         clock.set(clock() + 3600)
@@ -119,15 +120,6 @@ def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
             # It had not begun, or had ended: its turn is whole, before or behind the other's.
             assert last.value["exit"] == "completed", last
     assert overtaken >= 1
-
-
-def holds_the_queue(path: Path, clock: zygotes.Clock) -> bool:
-    with SessionDB(path, clock=clock, write_timeout=0.1) as db:
-        try:
-            db.admin.set_meta("probe", "x")
-        except errors.StoreBusy:
-            return True
-    return False
 
 
 def begin_process(path: Path, conversation: str, name: str) -> dict[str, str]:

