@@ -39,7 +39,7 @@ class Scene(NamedTuple):
         return f"{self.name}.{self.number}"
 
 
-def furnish(db: SessionDB) -> list[checker.Record]:
+def populate(db: SessionDB) -> list[checker.Record]:
     """The conversations everybody works on."""
     history: list[checker.Record] = []
     for c in CONVERSATIONS:
@@ -149,7 +149,7 @@ ACTIONS: dict[Callable[[Scene], object], int] = {
 def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
     """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
     with SessionDB(target) as db:
-        history = furnish(db)
+        history = populate(db)
     for number in range(rounds):
         history += three_killed(running, target, number, chance)
     with SessionDB(target) as db:

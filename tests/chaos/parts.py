@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from holdfast.rpc import websocket_transport
 from holdfast.store.db import SessionDB
@@ -65,7 +66,7 @@ class Run:
         """Report a failed assertion as a problem."""
         try:
             yield
-        except AssertionError as error:
+        except (AssertionError, pytest.fail.Exception) as error:
             self.report([f"{subject}: {error}"])
 
     @contextlib.contextmanager
@@ -92,7 +93,7 @@ def race(run: Run, dialect: str) -> None:
         kind = kinds[0] if done // BATCH % 2 == 0 else kinds[done // BATCH // 2 % len(kinds)]
         with run.new_store(dialect) as store:
             with SessionDB(store) as db:
-                steps.say(db, "c", 4)
+                steps.begin(db, "c", 4)
             outcomes = run.zygote.run_all(races.run, store, {"race": kind, "rounds": BATCH}, PROCESSES[dialect])
             run.report(outcome.error for outcome in outcomes)
             with SessionDB(store) as db:
@@ -155,7 +156,7 @@ def kill_creation(run: Run) -> None:
 
     def check(path: Path) -> None:
         with SessionDB(path) as db:
-            steps.say(db, "c", 1)
+            steps.begin(db, "c", 1)
             assert checker.verify(db) == [], path.name
 
     with run.expect("creation"):
@@ -207,7 +208,8 @@ def lose_power(run: Run) -> None:
         outcome = run.zygote.run(power.live, path, {"durability": "power-loss", "notes": str(notes)})
         run.report([outcome.error])
         for moment in power.moments(notes, run.chance):
-            run.report(power.wrong(moment, run.folder / "disk"))
+            with run.expect("power"):
+                power.check(moment, run.folder / f"disk{done}")
             done += 1
             run.progress(f"{done:,} losses of power")
         kill_points.remove(path)

@@ -47,7 +47,7 @@ def create_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
     touches = shim.count
     shim.mend()
     with stage.open() as db:
-        steps.say(db, "c", 1)
+        steps.begin(db, "c", 1)
     return {"error": error, "touches": touches}
 
 

@@ -29,7 +29,7 @@ ONE_BIT = "one bit"
 Written = dict[str, dict[str, Any]]
 
 
-def furnish(db: SessionDB, number: int) -> None:
+def populate(db: SessionDB, number: int) -> None:
     """One conversation with every kind of row; long texts lie on pages of their own."""
     c = f"talk {number}"
     db.create_session(c, source="fault", model="m", title=f"title of {c}")
@@ -77,10 +77,10 @@ class Bench:
         path = folder / "sound.db"
         with SessionDB(path) as db:
             for number in range(4):
-                furnish(db, number)
+                populate(db, number)
         with SessionDB(path) as db:
             for number in range(4, 7):
-                furnish(db, number)
+                populate(db, number)
             assert db.admin.fsck().ok
             (folder / "written.json").write_text(json.dumps([written(db), contents(db)]))
             # Another process may copy what is open here; this one may not even open it.

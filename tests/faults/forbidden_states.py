@@ -11,7 +11,7 @@ from holdfast.store.db import SessionDB
 A, B, BRANCH, E, U, M = 1, 2, 3, 5, 6, 7  # keys of the conversations below
 
 
-def furnish(db: SessionDB) -> None:
+def populate(db: SessionDB) -> None:
     """An open conversation with all there can be, an ended one, a branch, a deleted one, an undone compaction."""
     db.create_session("a", source="test", title="A")
     _say(db, "a", 4)
@@ -43,7 +43,7 @@ def furnish(db: SessionDB) -> None:
     _say(db, "u", 3)
     db.commit_compaction(db.acquire_lease("u", "compact", "me"), summary="s", cut_seq=2, child_id="u-1")
     db.undo_compaction("u")
-    _furnish_mail(db)
+    _populate_mail(db)
 
 
 def _act(db: SessionDB, c: str) -> None:
@@ -139,7 +139,7 @@ def _moved(change: str, key: int = A) -> str:
     return _set("conversations", f"{change}, epoch = epoch + 1", f"key = {key}")
 
 
-def _furnish_mail(db: SessionDB) -> None:
+def _populate_mail(db: SessionDB) -> None:
     """Arrivals 1 (answered), 2 (joined into it), 3 (begun), 4 (open) and 5 (open, on another route).
 
     To be sent are 1 (delivered) and 2 (failed), parts of a reply to 1; 3, posted while 3 is worked; and 4, which

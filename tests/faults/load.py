@@ -167,7 +167,7 @@ class Load:
     def __enter__(self) -> Self:
         with SessionDB(self._address) as db:
             for name in self.names:
-                steps.say(db, name)
+                steps.begin(db, name)
         tasks = [write_on] * WRITERS + [compact_on] * COMPACTORS
         for index, task in enumerate(tasks):
             args = {"stop": self._stop, "name": f"p{index}", "own": f"own{index}"}

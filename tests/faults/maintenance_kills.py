@@ -33,7 +33,7 @@ INCOMING = ("a", "b", "a-b", "e", "u", "m")
 Parts = dict[str, Any]
 
 
-def furnish(db: SessionDB, folder: Path, seed: int) -> None:
+def populate(db: SessionDB, folder: Path, seed: int) -> None:
     """A store, an earlier backup of it, and what came after that backup; the history is of the seed's choosing."""
     chance = random.Random(seed)
     for name in ("one", "two", "three"):
@@ -85,16 +85,16 @@ def _others(db: SessionDB, chance: random.Random) -> None:
                 db.commit_compaction(db.acquire_lease(name, "compact", "me"), summary="short", cut_seq=2, pinned=[1])
 
 
-def furnished(stage: zygote.Stage) -> None:
+def populate_folder(stage: zygote.Stage) -> None:
     """A task: a folder whose last user closed the store, or died and left its log behind."""
     folder = Path(stage.path)
     with SessionDB(":memory:", clock=lambda: NOW) as other:
-        forbidden_states.furnish(other)
+        forbidden_states.populate(other)
         blob = other.blobs.put(b"picture from elsewhere")
         other.append_message("e", role="user", content=[{"type": "image", "blob": blob.digest}], uid="e:blob")
         other.admin.export_to(folder / "incoming.jsonl")
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
-        furnish(db, folder, stage.args["seed"])
+        populate(db, folder, stage.args["seed"])
         if stage.args["killed"]:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -261,14 +261,14 @@ def drafts(folder: Path) -> list[str]:
 
 
 class Template:
-    """A furnished folder, laid out again for every kill."""
+    """A populated folder, laid out again for every kill."""
 
     def __init__(self, running: zygote.Zygote, folder: Path, seed: int) -> None:
         self.seed = seed
         template = folder / f"template {seed}"
         template.mkdir(mode=0o700)
         killed = seed % 2 == 1
-        made = running.run(furnished, template, {"seed": seed, "killed": killed})
+        made = running.run(populate_folder, template, {"seed": seed, "killed": killed})
         assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
         self._content = memory_folders.SavedFolder(template)
         self._home = folder
@@ -300,7 +300,7 @@ class Course(NamedTuple):
 
 
 class Stock:
-    """Furnished folders of several histories, the courses of acts in them, and the states that were checked."""
+    """Populated folders of several histories, the courses of acts in them, and the states that were checked."""
 
     def __init__(self, running: zygote.Zygote, folder: Path, seeds: Sequence[int], mutant: str = "") -> None:
         self._running = running

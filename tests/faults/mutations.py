@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import pytest
+
 from holdfast.store import compactions, deletion, leases, log, queries, sessions, visibility
 from holdfast.store.backup import atomic_file
 from holdfast.store.mail import inbound
@@ -181,17 +183,18 @@ CARELESS = {
 @contextlib.contextmanager
 def apply(changes: Sequence[Edit | Query | Function]) -> Iterator[None]:
     """Break the store in this process; functions of the server are changed by the scenario."""
-    with contextlib.ExitStack() as stack:
+    with pytest.MonkeyPatch.context() as patch:
         for change in changes:
             if isinstance(change, Edit):
-                stack.enter_context(_edited(change))
+                patch.setattr(change.owner, change.function, _edited(change))
             elif isinstance(change, Query):
-                stack.enter_context(_requeried(change))
+                known = queries.load(change.dialect)
+                assert change.old in known[change.name], f"{change.name} does not have {change.old!r}"
+                patch.setitem(known, change.name, known[change.name].replace(change.old, change.new))
         yield
 
 
-@contextlib.contextmanager
-def _edited(edit: Edit) -> Iterator[None]:
+def _edited(edit: Edit) -> Any:
     original = getattr(edit.owner, edit.function)
     source = textwrap.dedent(inspect.getsource(original))
     assert source.count(edit.old) == 1, f"{edit.function} does not have {edit.old!r} once"
@@ -201,20 +204,4 @@ def _edited(edit: Edit) -> Iterator[None]:
     changed = source.replace(edit.old, edit.new.replace("\n    ", "\n    " + extra))
     code = compile(changed, f"<{edit.function}, broken>", "exec", flags=__future__.annotations.compiler_flag)
     exec(code, vars(inspect.getmodule(original)), space)
-    setattr(edit.owner, edit.function, space[edit.function])
-    try:
-        yield
-    finally:
-        setattr(edit.owner, edit.function, original)
-
-
-@contextlib.contextmanager
-def _requeried(query: Query) -> Iterator[None]:
-    known = queries.load(query.dialect)
-    original = known[query.name]
-    assert query.old in original, f"{query.name} does not have {query.old!r}"
-    known[query.name] = original.replace(query.old, query.new)
-    try:
-        yield
-    finally:
-        known[query.name] = original
+    return space[edit.function]

@@ -64,12 +64,12 @@ OLDER: dict[str, Older] = {
 }
 
 
-def furnish(db: SessionDB) -> None:
+def populate(db: SessionDB) -> None:
     """Only what every older schema could hold."""
     steps.compacted(db, "a")
     db.append_message("a", role="user", content="after it", uid="a:5")
     db.bind_route("chat", "a", version=0)
-    steps.say(db, "b", 2)
+    steps.begin(db, "b", 2)
     db.end_session("b", "done")
     db.branch("a", 3, branch_id="a-b")
     db.append_message("a-b", role="user", content="in the branch", uid="a-b:4")
@@ -88,7 +88,7 @@ def make(path: Path, older: Older) -> str:
     """A store of an older schema at this path; its contents."""
     source = path.with_name("source.db")
     with SessionDB(source) as db:
-        furnish(db)
+        populate(db)
         before = contents(db)
     connection = apsw.Connection(str(path))
     connection.pragma("journal_mode", "wal")

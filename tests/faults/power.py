@@ -1,4 +1,4 @@
-"""The plug pulled at any moment: what a disk may then hold, computed from what was written to it."""
+"""Power lost at any moment: the possible contents of the disk, computed from all writes to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import pickle
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+import pytest
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
@@ -147,61 +148,46 @@ def opened(moment: Moment, folder: Path) -> SessionDB:
     return SessionDB(folder / "store.db")
 
 
-def wrong(moment: Moment, folder: Path) -> list[str]:
-    """What is missing of what was acknowledged, or broken; the folder is gone afterwards."""
-    messages, compacted = moment.noted("said"), set(moment.noted("compacted"))
+def check(moment: Moment, folder: Path) -> None:
+    """Assert that nothing acknowledged is missing, and remove the folder."""
+    where, messages = f"power lost at {moment.number}", moment.noted("said")
     with opened(moment, folder) as db:
         log = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
-        found = checker.verify(db, also=["c"] if log else [])
-        # One more may be there: written, and not yet acknowledged.
-        if log[: len(messages)] != messages or len(log) > len(messages) + 1:
-            found.append(f"the log is {log} and should be {messages}")
-        if not compacted <= {session.id for session in db.list_sessions(every=True)}:
-            found.append(f"of the compactions {compacted} one is missing")
-        found += _mail_missing(db, moment) + _still_good(db, moment)
+        assert checker.verify(db, also=["c"] if log else []) == [], where
+        # One more message may be stored and not yet acknowledged.
+        assert log[: len(messages)] == messages, where
+        assert len(log) <= len(messages) + 1, where
+        assert set(moment.noted("compacted")) <= {session.id for session in db.list_sessions(every=True)}, where
+        _check_mail(db, moment, where)
+        _check_old_leases(db, moment)
     shutil.rmtree(folder)
-    return [f"power lost at {moment.number}: {problem}" for problem in found]
 
 
-def _mail_missing(db: SessionDB, moment: Moment) -> list[str]:
-    found = list[str]()
-    arrived = {key: db.mail.inbound_by_key("far", key) for key in moment.noted("arrived")}
-    for key, arrival in arrived.items():
-        replies = [] if arrival is None else db.mail.replies(arrival.id)
+def _check_mail(db: SessionDB, moment: Moment, where: str) -> None:
+    for key in moment.noted("arrived"):
+        inbound = db.mail.inbound_by_key("far", key)
+        assert inbound is not None, f"{where}: {key} is lost"
+        replies = db.mail.replies(inbound.id)
+        if key in moment.noted("answered"):
+            assert (inbound.outcome, len(replies)) == ("answered", 2), f"{where}: {key}"
         sent = {f"{key} {each.part}" for each in replies if each.delivered_at is not None}
-        if arrival is None:
-            found.append(f"what came in as {key} is gone")
-        elif key in moment.noted("answered") and (arrival.outcome, len(replies)) != ("answered", 2):
-            found.append(f"what came in as {key} was answered and is {arrival.outcome} with {len(replies)} replies")
-        elif not {each for each in moment.noted("delivered") if each.startswith(f"{key} ")} <= sent:
-            found.append(f"of the replies to {key} only {sent} were delivered")
-    return found
+        assert {each for each in moment.noted("delivered") if each.startswith(f"{key} ")} <= sent, where
 
 
-def _still_good(db: SessionDB, moment: Moment) -> list[str]:
-    """What those who had a claim or a lease could still do, had they survived, when somebody else has it now.
+def _check_old_leases(db: SessionDB, moment: Moment) -> None:
+    """Assert that the last holders of a chat lease and of a lease cannot write after another process took it over.
 
-    That somebody has it may have been forgotten: then the next one has the same token, and yet is another.
+    The store may have forgotten a lease: then the next holder gets the same token, and yet is another.
     """
-    found = list[str]()
     for text in moment.noted("claimed")[-1:]:
-        old = msgspec.json.decode(text, type=types.ChatLease)
         last = steps.came(db, "c", "last").id
         db.mail.acquire_chat_lease(CLAIM)
-        found += _not_refused("a claim", lambda old=old, last=last: db.mail.settle_inbound(old, last, "ignored"))
+        with pytest.raises(errors.LeaseLost):
+            db.mail.settle_inbound(msgspec.json.decode(text, type=types.ChatLease), last, "ignored")
     for text in moment.noted("leased")[-1:]:
-        lease = msgspec.json.decode(text, type=types.Lease)
         db.acquire_lease("c", "compact")
-        found += _not_refused("a lease", lambda lease=lease: db.commit_compaction(lease, summary="", cut_seq=1))
-    return found
-
-
-def _not_refused(what: str, call: Callable[[], object]) -> list[str]:
-    try:
-        call()
-    except (errors.LeaseLost, errors.Superseded):
-        return []
-    return [f"{what} of before is good for a write"]
+        with pytest.raises((errors.LeaseLost, errors.Superseded)):
+            db.commit_compaction(msgspec.json.decode(text, type=types.Lease), summary="", cut_seq=1)
 
 
 def last_moment(notes: Path) -> Moment:

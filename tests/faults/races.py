@@ -109,7 +109,7 @@ def _check_one_done(refusal: str) -> Callable[[SessionDB, int, Results], None]:
 
 def _end_and_continue(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
     c = f"c{number}"
-    _first(stage, lambda: steps.say(db, c, 2))
+    _first(stage, lambda: steps.begin(db, c, 2))
     ended, mine = db.end_session(c, "compression"), f"{c}-{stage.index}"
     made = _refused(lambda: db.create_session(mine, source="race", parent_session_id=c).id, errors.ForkRefused)
     load.send(stage, db, c, f"{c}.{stage.index}", "after it")
@@ -127,7 +127,7 @@ def _check_continued(db: SessionDB, number: int, results: Results) -> None:
 
 def _resume(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     c = f"c{number}"
-    _first(stage, lambda: (steps.say(db, c, 2), db.end_conversation(c, "done")))
+    _first(stage, lambda: (steps.begin(db, c, 2), db.end_conversation(c, "done")))
     if stage.index % 2:
         receipt = load.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
         return receipt.session_id if receipt else ""
@@ -182,7 +182,7 @@ def _check_same(db: SessionDB, number: int, results: Results) -> None:
 def _delete_and_branch(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """One deletes, one branches, the others write: the first decides."""
     c = f"c{number}"
-    _first(stage, lambda: steps.say(db, c, 3))
+    _first(stage, lambda: steps.begin(db, c, 3))
     calls: list[Callable[[], Any]] = [lambda: db.delete_conversation(c), lambda: db.branch(c, 2, branch_id=f"{c}-b")]
     call = calls[stage.index] if stage.index < 2 else lambda: db.append_message(c, role="user", content="late")
     try:

@@ -96,7 +96,7 @@ def lose_answer(target: str, name: str, fate: str = postgres_proxy.UNHEARD) -> l
 
 def _read(pair: two_hosts.Pair) -> list[str]:
     """A reader looks twice, and a compaction and a message come in between."""
-    steps.say(pair.one, "c")
+    steps.begin(pair.one, "c")
     lease = pair.one.acquire_lease("c", "compact", "me")
 
     def read_twice(tx: Tx) -> list[types.Context]:
@@ -112,7 +112,7 @@ def _read(pair: two_hosts.Pair) -> list[str]:
 def _overtake_chat(pair: two_hosts.Pair) -> list[str]:
     """A chat lease is taken over, which is not committed yet, while its holder begins, settles or sends."""
     db, key, mail = pair.one, "route:chat:c", pair.other.mail
-    steps.say(db, "c")
+    steps.begin(db, "c")
     arrival = steps.came(db, "c")
     db.mail.begin_inbound(db.mail.acquire_chat_lease(key, 300.0, "me"), arrival.id, "c")
     posted = db.mail.post(types.NewOutgoing(platform="far", chat="c", address={"chat": "c"}, text="a question")).id

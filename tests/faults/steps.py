@@ -32,26 +32,20 @@ class Step(NamedTuple):
         return self.call(db, args["id"], args)
 
 
-def say(db: SessionDB, c: str, count: int = 4) -> Args:
+def begin(db: SessionDB, c: str, count: int = 4) -> Args:
     db.create_session(c, source="fault", model="m", title=f"title of {c}")
     for number in range(1, count + 1):
         db.append_message(c, role="user", content=f"message {number}", uid=f"{c}:{number}")
     return {"id": c}
 
 
-def _say_and(*more: Callable[[SessionDB, str], Any]) -> Callable[[SessionDB, str], Args]:
-    return _prepare(say, *more)
-
-
-def _prepare(
-    first: Callable[[SessionDB, str], Args], *more: Callable[[SessionDB, str], Any]
-) -> Callable[[SessionDB, str], Args]:
+def _prepare(*parts: Callable[[SessionDB, str], Any]) -> Callable[[SessionDB, str], Args]:
     """Prepare in several parts; the dictionaries among their results are arguments of the step."""
 
     def prepare(db: SessionDB, c: str) -> Args:
-        args = first(db, c)
-        for each in more:
-            found = each(db, c)
+        args: Args = {}
+        for part in parts:
+            found = part(db, c)
             args |= found if isinstance(found, dict) else {}
         return args
 
@@ -59,7 +53,7 @@ def _prepare(
 
 
 def compacted(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
+    args = begin(db, c)
     lease = db.acquire_lease(c, "compact", "earlier")
     db.commit_compaction(lease, summary=checker.summarize(db.context(c), 2), cut_seq=2, child_id=f"{c}-1")
     return args
@@ -67,7 +61,7 @@ def compacted(db: SessionDB, c: str) -> Args:
 
 def _leased(purpose: types.Purpose) -> Callable[[SessionDB, str], Args]:
     def prepare(db: SessionDB, c: str) -> Args:
-        args = say(db, c)
+        args = begin(db, c)
         return {**args, "lease": msgspec.to_builtins(db.acquire_lease(c, purpose, "me"))}
 
     return prepare
@@ -109,8 +103,8 @@ def _pin(db: SessionDB, c: str) -> None:
     db.pin(c, 2)
 
 
-_ended = _say_and(lambda db, c: db.end_conversation(c, "done"))
-_hidden = _say_and(lambda db, c: db.hide(c, 2, 3))
+_ended = _prepare(begin, lambda db, c: db.end_conversation(c, "done"))
+_hidden = _prepare(begin, lambda db, c: db.hide(c, 2, 3))
 _undone = _prepare(compacted, lambda db, c: db.undo_compaction(c))
 _read_by_branch = _prepare(compacted, lambda db, c: db.branch(c, 4, branch_id=f"{c}-b"))
 _everything = _prepare(
@@ -125,7 +119,7 @@ _everything = _prepare(
 
 def _acted(db: SessionDB, c: str) -> Args:
     """A message that called, what the call did and started, and what came in and became it."""
-    args, call = say(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
+    args, call = begin(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
     db.append_message(c, role="assistant", tool_calls=[call], uid=f"{c}:1")
     db.mail.settle_inbox_entry(db.mail.add_inbox_entry(c, f"key of {c}", "came in").id, "completed", 1)
     db.permissions.begin_audit(c, "call", "start_process", "make", True, "me")
@@ -150,7 +144,7 @@ def _out(c: str, text: str) -> types.NewOutgoing:
 
 
 def _arrived(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
+    args = begin(db, c)
     claim = msgspec.to_builtins(db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"))
     return {**args, "claim": claim, "arrival": came(db, c).id, "other": came(db, c, f"{c}+").id}
 
@@ -160,7 +154,7 @@ def _begin(db: SessionDB, c: str, args: Args) -> types.InboundMessage | None:
 
 
 def _waiting(db: SessionDB, c: str) -> Args:
-    args = say(db, c)
+    args = begin(db, c)
     came(db, c)
     return {**args, "other": came(db, c, f"{c}+").id}
 
@@ -239,14 +233,14 @@ def _append_twice(db: SessionDB, c: str, args: Args) -> None:
 
 
 STEPS: dict[str, Step] = {
-    "append": Step("append", say, _append),
-    "append_twice": Step("append", say, _append_twice),
-    "append_batch": Step("append", say, _batch),
+    "append": Step("append", begin, _append),
+    "append_twice": Step("append", begin, _append_twice),
+    "append_batch": Step("append", begin, _batch),
     "append_create": Step("append", lambda db, c: {"id": c}, _create_with_route),
     "append_resuming": Step("append", _ended, _append),
     "append_fenced": Step("append", _leased("turn"), lambda db, c, args: _append(db, c, args, lease=_lease(args))),
     "append_to_old_id": Step("append", compacted, _append),
-    "acquire": Step("acquire", say, lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False),
+    "acquire": Step("acquire", begin, lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False),
     "acquire_again": Step(
         "acquire", _leased("compact"), lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False
     ),
@@ -254,7 +248,7 @@ STEPS: dict[str, Step] = {
     "release": Step("release", _leased("compact"), lambda db, c, args: db.release_lease(_lease(args))),
     "commit": Step("commit", _drafted, _commit),
     "commit_unleased": Step("commit", _drafted, _commit_unleased),
-    "end": Step("end", say, lambda db, c, args: db.end_session(c, "done")),
+    "end": Step("end", begin, lambda db, c, args: db.end_session(c, "done")),
     "end_conversation": Step("end", compacted, lambda db, c, args: db.end_conversation(c, "done")),
     "resume": Step("resume", _ended, lambda db, c, args: db.resume(c)),
     "branch": Step("branch", _hidden, lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
@@ -265,52 +259,56 @@ STEPS: dict[str, Step] = {
     "redact": Step("redact", _read_by_branch, lambda db, c, args: db.redact(c, 1), again=False),
     "delete": Step("delete", _everything, lambda db, c, args: db.delete_conversation(c), again=False),
     "create": Step("create", lambda db, c: {"id": c}, lambda db, c, args: db.create_session(c, source="fault")),
-    "two_calls": Step("end create", say, two_calls),
-    "title": Step("title", say, lambda db, c, args: db.set_session_title(c, f"other {c}")),
-    "folder": Step("folder", say, lambda db, c, args: db.set_session_folder(c, f"/work/{c}")),
-    "metadata": Step("metadata", say, lambda db, c, args: db.set_session_metadata(c, {"id": c})),
-    "route": Step("route", say, lambda db, c, args: db.bind_route(f"chat:{c}", c, version=0), again=False),
-    "spend_first": Step("budget", say, lambda db, c, args: db.update_budget(c, 0, {"attempts": 1})),
-    "spend": Step("budget", _say_and(_spend), lambda db, c, args: db.update_budget(c, 1, {"attempts": 2})),
-    "remember": Step("memory", say, lambda db, c, args: db.memory.add(c, "likes tea", source=c)),
+    "two_calls": Step("end create", begin, two_calls),
+    "title": Step("title", begin, lambda db, c, args: db.set_session_title(c, f"other {c}")),
+    "folder": Step("folder", begin, lambda db, c, args: db.set_session_folder(c, f"/work/{c}")),
+    "metadata": Step("metadata", begin, lambda db, c, args: db.set_session_metadata(c, {"id": c})),
+    "route": Step("route", begin, lambda db, c, args: db.bind_route(f"chat:{c}", c, version=0), again=False),
+    "spend_first": Step("budget", begin, lambda db, c, args: db.update_budget(c, 0, {"attempts": 1})),
+    "spend": Step("budget", _prepare(begin, _spend), lambda db, c, args: db.update_budget(c, 1, {"attempts": 2})),
+    "remember": Step("memory", begin, lambda db, c, args: db.memory.add(c, "likes tea", source=c)),
     "revise": Step(
-        "memory", _say_and(_remember), lambda db, c, args: db.memory.update(c, args["memory"], "likes rain")
+        "memory", _prepare(begin, _remember), lambda db, c, args: db.memory.update(c, args["memory"], "likes rain")
     ),
-    "forget": Step("memory", _say_and(_remember), lambda db, c, args: db.memory.delete(c, args["memory"])),
-    "receive": Step("inbox", say, lambda db, c, args: db.mail.add_inbox_entry(c, f"key of {c}", "came in")),
+    "forget": Step("memory", _prepare(begin, _remember), lambda db, c, args: db.memory.delete(c, args["memory"])),
+    "receive": Step("inbox", begin, lambda db, c, args: db.mail.add_inbox_entry(c, f"key of {c}", "came in")),
     "settle": Step(
-        "inbox", _say_and(_receive), lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2)
+        "inbox",
+        _prepare(begin, _receive),
+        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2),
     ),
-    "process_started": Step("process", say, lambda db, c, args: db.processes.record_start(process(c))),
+    "process_started": Step("process", begin, lambda db, c, args: db.processes.record_start(process(c))),
     "process_ended": Step(
         "process",
-        _say_and(_start_process),
+        _prepare(begin, _start_process),
         lambda db, c, args: db.processes.record_end(c, "exited", 0, "it ended", at=2.0),
     ),
-    "grant": Step("grant", say, lambda db, c, args: db.permissions.grant(c, "shell(make)", session_id=c, by="me")),
-    "pin": Step("pin", say, lambda db, c, args: db.pin(c, 2)),
-    "unpin": Step("pin", _say_and(_pin), lambda db, c, args: db.unpin(c, 2)),
-    "branch_pinned": Step("branch", _say_and(_pin), lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
+    "grant": Step("grant", begin, lambda db, c, args: db.permissions.grant(c, "shell(make)", session_id=c, by="me")),
+    "pin": Step("pin", begin, lambda db, c, args: db.pin(c, 2)),
+    "unpin": Step("pin", _prepare(begin, _pin), lambda db, c, args: db.unpin(c, 2)),
+    "branch_pinned": Step("branch", _prepare(begin, _pin), lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
     "audit_begin": Step(
         "audit",
-        say,
+        begin,
         lambda db, c, args: db.permissions.begin_audit(c, "call", "shell", "make", True, "me"),
         again=False,
     ),
-    "audit_end": Step("audit", _say_and(_begin_audit), lambda db, c, args: db.permissions.end_audit(args["act"], True)),
-    "arrive": Step("arrive", say, lambda db, c, args: arrived(db, c)[1]),
+    "audit_end": Step(
+        "audit", _prepare(begin, _begin_audit), lambda db, c, args: db.permissions.end_audit(args["act"], True)
+    ),
+    "arrive": Step("arrive", begin, lambda db, c, args: arrived(db, c)[1]),
     "take": Step(
-        "take", say, lambda db, c, args: db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"), again=False
+        "take", begin, lambda db, c, args: db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"), again=False
     ),
     "begin_inbound": Step("begin", _arrived, _begin, again=False),
     "begin_next": Step("begin", _waiting, _take_up, again=False),
     "settle_inbound": Step("settle", _worked, _answer),
     "settle_sending": Step(
         "inbox",
-        _say_and(_receive),
+        _prepare(begin, _receive),
         lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(c, "told")]),
     ),
-    "post": Step("post", say, lambda db, c, args: db.mail.post(_out(c, "asked"), key=f"post {c}")),
+    "post": Step("post", begin, lambda db, c, args: db.mail.post(_out(c, "asked"), key=f"post {c}")),
     "begin_sending": Step(
         "send", _answered, lambda db, c, args: db.mail.begin_sending(_claim(args), args["outgoing"]), again=False
     ),
@@ -318,7 +316,7 @@ STEPS: dict[str, Step] = {
     "send_failed": Step("send", _answered, lambda db, c, args: db.mail.mark_failed(args["outgoing"], "no", None)),
     "pair": Step(
         "contacts",
-        _say_and(lambda db, c: {"code": db.contacts.create_pairing_code(f"far {c}", c)}),
+        _prepare(begin, lambda db, c: {"code": db.contacts.create_pairing_code(f"far {c}", c)}),
         lambda db, c, args: db.contacts.pair(f"far {c}", args["code"]),
         again=False,
     ),

@@ -42,7 +42,7 @@ def test_flipped_bit_is_noticed(zygote: zygotes.Zygote, place: Path) -> None:
 def test_impossible_row_is_a_typed_error_and_found_by_fsck(row: str, place: Path) -> None:
     sql, c = ROWS[row]
     with SessionDB(place / "store.db") as db:
-        forbidden_states.furnish(db)
+        forbidden_states.populate(db)
     connection = apsw.Connection(str(place / "store.db"))
     connection.pragma("ignore_check_constraints", True)
     triggers = connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()

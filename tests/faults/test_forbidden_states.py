@@ -30,14 +30,14 @@ KEPT_TABLES = [name for name in TABLES if not name.startswith("search_")]
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 
-def furnish(target: str) -> None:
+def populate(target: str) -> None:
     with SessionDB(target) as db:
-        forbidden_states.furnish(db)
+        forbidden_states.populate(db)
         assert checker.verify(db, also=["a", "b", "a-b", "e", "u"]) == []
 
 
 class Sqlite:
-    """A raw connection to a furnished store. All states share it: a refused statement leaves nothing behind."""
+    """A raw connection to a populated store. All states share it: a refused statement leaves nothing behind."""
 
     refusal: type[Exception] = apsw.ConstraintError
 
@@ -76,7 +76,7 @@ class Postgres:
 def database(request: pytest.FixtureRequest) -> Iterator[Sqlite | Postgres]:
     with memory_folders.folder() as folder:
         target = f"{folder}/store.db" if request.param is Sqlite else postgres.kept()
-        furnish(target)
+        populate(target)
         made: Sqlite | Postgres = request.param(target)
         yield made
         made.connection.close()
@@ -135,15 +135,15 @@ class UnconstrainedSqlite:
 
 def _without_constraints(path: str) -> bytes:
     connection = apsw.Connection(":memory:")
-    connection.execute(f"ATTACH '{path}' AS furnished")
-    schema = list(connection.execute("SELECT type, name, sql FROM furnished.sqlite_schema WHERE sql IS NOT NULL"))
+    connection.execute(f"ATTACH '{path}' AS populated")
+    schema = list(connection.execute("SELECT type, name, sql FROM populated.sqlite_schema WHERE sql IS NOT NULL"))
     for kind, name, sql in schema:
         if kind == "table" and not name.startswith("sqlite_"):
-            stored = ", ".join(row[1] for row in connection.execute(f"PRAGMA furnished.table_info({name})"))
+            stored = ", ".join(row[1] for row in connection.execute(f"PRAGMA populated.table_info({name})"))
             connection.execute(f"CREATE TABLE {name} ({', '.join(_bare_columns(sql))})")
-            connection.execute(f"INSERT INTO {name} ({stored}) SELECT {stored} FROM furnished.{name}")
+            connection.execute(f"INSERT INTO {name} ({stored}) SELECT {stored} FROM populated.{name}")
     connection.execute(";".join(sql.replace("UNIQUE ", "") for kind, _, sql in schema if kind == "index"))
-    connection.execute("DETACH furnished")
+    connection.execute("DETACH populated")
     return bytes(connection.serialize("main"))
 
 
@@ -196,7 +196,7 @@ def unconstrained(request: pytest.FixtureRequest) -> Iterator[Unconstrained]:
     with memory_folders.folder() as folder:
         path = f"{folder}/store.db"
         target = path if request.param == "sqlite" else postgres.kept()
-        furnish(target)
+        populate(target)
         # Opened before the schema is changed: an open would bring it back to what is declared.
         with SessionDB(":memory:" if request.param == "sqlite" else target) as db:
             if request.param == "sqlite":

@@ -53,7 +53,7 @@ def test_checkpoint_on_a_full_disk_loses_nothing(how: str, zygote: zygotes.Zygot
 
 def begin(path: Path) -> Path:
     with SessionDB(path) as db:
-        steps.say(db, "c")
+        steps.begin(db, "c")
     return path
 
 
@@ -94,12 +94,12 @@ def test_log_that_cannot_be_moved_into_the_database_is_kept(place: Path, zygote:
     """The database may not grow any more while the log beside it still may: checkpoints fail, appends do not."""
     path = place / "store.db"
     with SessionDB(path) as db:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         for number in range(100):
             db.append_message("c", role="user", content="y" * 60_000, uid=f"before {number}")
     size = path.stat().st_size
     with SessionDB(path) as db:
-        steps.say(db, "other")
+        steps.begin(db, "other")
     outcome = zygote.run(disk_faults.append_until_full, path, {"limit": size + 8192, "times": 20})
     # More than a thousand pages went into the log, so SQLite tried to move them.
     assert sum(isinstance(record, checker.Sent) for record in outcome.records) * 60_000 > 1000 * 4096

@@ -87,7 +87,7 @@ def test_killed_copy_is_started_over_by_the_next_one(dialect: str, zygote: zygot
 
     source, kinds = str(place / "source.db"), ("copy", "blob")
     with SessionDB(source) as db:
-        forbidden_states.furnish(db)
+        forbidden_states.populate(db)
         db.blobs.put(b"picture")
     args = {"source": source, "target": new_target("watched")}
     watched = zygote.run(maintenance_kills.copy, "", args, points=kinds)

@@ -87,7 +87,7 @@ def _fresh(place: Path) -> Path:
 
 def _works(path: Path) -> None:
     with SessionDB(path) as db:
-        steps.say(db, "c", 1)
+        steps.begin(db, "c", 1)
         assert db.admin.fsck().ok
 
 
@@ -109,7 +109,7 @@ def test_next_open_brings_up_an_older_store_killed_at_any_point(part: int, zygot
 def test_numbered_step_killed_at_any_point_is_done_once(part: int, zygote: zygotes.Zygote, place: Path) -> None:
     original, path = place / "original.db", place / "store.db"
     with SessionDB(original) as db:
-        older_schemas.furnish(db)
+        older_schemas.populate(db)
     course = _course(Path(shutil.copy(original, place / "watched.db")), older_schemas.NEXT)
     assert "migrate.ALTER TABLE routes" in course
     for number in range(part, len(course), PARTS):
@@ -132,7 +132,7 @@ def _is_of_next_version(path: Path) -> None:
 def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
     path = place / "store.db"
     with SessionDB(path) as db:
-        older_schemas.furnish(db)
+        older_schemas.populate(db)
     sqlite_driver.SqliteDriver(str(path), plan=older_schemas.NEXT).close()
     with pytest.raises(errors.SchemaTooNew) as refused:
         SessionDB(path)
@@ -147,7 +147,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     """Whether or not the newer version got to write down that the schema is its own."""
     path = place / "store.db"
     with SessionDB(path) as db:
-        older_schemas.furnish(db)
+        older_schemas.populate(db)
         before = older_schemas.contents(db)
     more = [
         "ALTER TABLE sessions ADD COLUMN mood TEXT",

@@ -50,7 +50,7 @@ class Stores(NamedTuple):
 def stores(network: postgres_proxy.Proxy) -> Iterator[Stores]:
     address, clock = postgres.fresh(), contract.Clock()
     with SessionDB(address, clock=clock) as db, SessionDB(network.through(address), clock=clock) as far:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         yield Stores(network, db, far, clock)
         assert checker.verify(db, also=["c"]) == []
 
@@ -90,7 +90,7 @@ def test_message_sent_in_one_statement_is_stored_once_though_its_answer_was_lost
 async def test_messages_of_a_shared_commit_are_stored_once_though_its_answer_was_lost(stores: Stores) -> None:
     names = [f"c{number}" for number in range(4)]
     for name in names:
-        steps.say(stores.db, name)
+        steps.begin(stores.db, name)
     async with AsyncSessionDB(stores.far) as shared:
         # Once the ends of the logs are known, all appends are one statement.
         for word, seqs in ((b"COMMIT", [5, 6, 7]), (b"unnest(", [8, 9, 10])):
@@ -125,7 +125,7 @@ def test_holder_cut_off_past_its_expiry_cannot_commit(stores: Stores) -> None:
 def test_missing_answer_is_noticed_though_the_server_is_well(network: postgres_proxy.Proxy) -> None:
     """One connection is dead without an error, as when a firewall has forgotten it; new ones work."""
     with SessionDB(network.through(postgres.fresh()), write_timeout=0.1) as db:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         network.mute()
         with pytest.raises(errors.StoreUnreachable, match="does not answer"):
             db.append_messages("c", [{"role": "user", "content": "x", "uid": "x"}])
@@ -166,7 +166,7 @@ def call_all(network: postgres_proxy.Proxy, fault: Callable[[], None], write_tim
     address = network.through(postgres.fresh())
     stores = {name: SessionDB(address, write_timeout=write_timeout) for name in CALLS}
     for name in "cd":
-        steps.say(stores["append"], name)
+        steps.begin(stores["append"], name)
     fault()
     calls = {name: Call(lambda db=db, name=name: CALLS[name](db)) for name, db in stores.items()}  # type: ignore[misc]
     outcomes = {name: call.outcome() for name, call in calls.items()}
@@ -206,7 +206,7 @@ def test_large_request_on_a_slow_network_is_waited_for(network: postgres_proxy.P
     """The backend waits for its client, and the client for the socket, while the kernel sends the request."""
     network.throttle(1_000_000)
     with SessionDB(network.through(postgres.fresh()), write_timeout=HASTY) as db:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         (receipt,) = Call(
             lambda: db.append_messages("c", [types.NewMessage(role="user", content="x" * 4_000_000)])
         ).outcome()
@@ -217,7 +217,7 @@ def test_large_request_on_a_slow_network_is_waited_for(network: postgres_proxy.P
 async def test_cancelled_calls_and_close_return_while_the_server_is_silent(network: postgres_proxy.Proxy) -> None:
     db = AsyncSessionDB(SessionDB(network.through(postgres.fresh()), write_timeout=HASTY))
     for name in "ab":
-        steps.say(db.db, name)
+        steps.begin(db.db, name)
     async with asyncio.timeout(HANGS):
         network.hold()
         calls = [
@@ -254,7 +254,7 @@ def test_statement_that_takes_too_long_is_busy(monkeypatch: pytest.MonkeyPatch) 
     address = postgres.fresh()
     monkeypatch.setattr(connection, "STATEMENT_TIMEOUT", 0.1)
     with SessionDB(address) as db, SessionDB(address) as hasty:
-        steps.say(db, "c")
+        steps.begin(db, "c")
 
         def step(tx: Any) -> None:
             tx.one("lock_conversation", id="c")
@@ -275,7 +275,7 @@ CREATE TRIGGER full_disk BEFORE INSERT ON messages EXECUTE FUNCTION full_disk();
 def test_full_server_says_so_and_takes_the_message_when_there_is_room() -> None:
     address = postgres.fresh()
     with SessionDB(address) as db, postgres.psycopg.connect(address, autocommit=True) as server:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         server.execute(FULL)
         for call in (
             lambda: steps.STEPS["append"].run(db, {"id": "c"}),

@@ -23,7 +23,7 @@ def test_one_of_all_processes_wins_and_nothing_is_lost(
 ) -> None:
     store = postgres.fresh() if dialect == "postgres" else str(place / "store.db")
     with SessionDB(store) as db:
-        steps.say(db, "c", 4)
+        steps.begin(db, "c", 4)
     outcomes = zygote.run_all(races.run, store, {"race": name, "rounds": ROUNDS[dialect]}, PROCESSES)
     assert [outcome.error for outcome in outcomes] == [None] * PROCESSES
     history = zygotes.records(outcomes)

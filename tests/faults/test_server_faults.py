@@ -63,7 +63,7 @@ def test_token_that_a_server_forgot_is_good_for_nothing(server: postgres.Server,
     with SessionDB(address, clock=lambda: now[0]) as db:
         for name in (None, "me"):
             c = f"c of {name}"
-            steps.say(db, c)
+            steps.begin(db, c)
             key, arrival = f"route:chat:{c}", steps.came(db, c).id
             lease, claim = db.acquire_lease(c, "turn", name, 30.0), db.mail.acquire_chat_lease(key, 30.0, name)
             server.kill()
@@ -98,7 +98,7 @@ def test_frozen_server_is_given_up_and_the_unanswered_write_is_stored_once(
     server: postgres.Server, address: str
 ) -> None:
     with SessionDB(address, write_timeout=0.2) as db:
-        steps.say(db, "c")
+        steps.begin(db, "c")
         with frozen(server):
             with pytest.raises(errors.StoreUnreachable):
                 db.append_message("c", role="user", content="sent", uid="sent")
@@ -211,7 +211,7 @@ def test_clients_of_a_frozen_primary_go_on_with_the_promoted_standby(primary: po
 @pytest.mark.usefixtures("quick_deadlines")
 def test_commit_that_waits_for_an_absent_standby_is_bounded_and_stored_once(primary: postgres.Server) -> None:
     with SessionDB(primary.dsn(), write_timeout=3.0) as db:  # enough for another attempt, which waits for the commit
-        steps.say(db, "c")
+        steps.begin(db, "c")
         wait_for_standbys(primary, "absent")
         numbers = itertools.count()
 

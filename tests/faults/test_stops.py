@@ -32,7 +32,7 @@ class Scene:
         self.how = {"clock": str(place / "clock")}
         self.zygote = zygote
         self.db = SessionDB(self.path, clock=self.clock, write_timeout=IMPATIENT)
-        steps.say(self.db, "c")
+        steps.begin(self.db, "c")
 
     def stopped(self, task: zygotes.Task, name: str, point: str) -> int:
         """A child stopped at a point; its pid."""

@@ -228,7 +228,7 @@ def _schema(connection: Connection) -> str:
 
 def test_functions_find_their_tables_with_any_search_path(made: Connection) -> None:
     with SessionDB(postgres.with_schema(postgres.dsn(), _schema(made))) as db:
-        forbidden_states.furnish(db)
+        forbidden_states.populate(db)
     schema = _schema(made)
     insert = f"INSERT INTO {schema}.messages VALUES (5, %s, 1, %s, 'user', 1, '{{}}', decode(repeat('00', 16), 'hex'))"
     with psycopg.connect(postgres.dsn(), autocommit=True) as elsewhere:
