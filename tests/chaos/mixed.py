@@ -1,4 +1,4 @@
-"""Work without a plan: many processes do to a few conversations whatever comes to their mind, and record it."""
+"""Random work: many processes call anything on a few conversations, and record it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.store.db import SessionDB
 from tests.faults import checker, load, zygote
 
 CONVERSATIONS = ("c0", "c1", "c2")
-# Refusals that are answers: somebody else was first, or there was nothing to do.
+# Refusals that are answers: another process was first, or there was nothing to do.
 ANSWERS = (
     errors.Superseded,
     errors.LeaseLost,
@@ -40,7 +40,7 @@ class Scene(NamedTuple):
 
 
 def populate(db: SessionDB) -> list[checker.Record]:
-    """The conversations everybody works on."""
+    """Create the conversations that all processes work on."""
     history: list[checker.Record] = []
     for c in CONVERSATIONS:
         db.create_session(c, source="chaos")

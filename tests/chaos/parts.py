@@ -260,7 +260,7 @@ def kill_server(run: Run) -> None:
             with load.Load(run.zygote, server.dsn(f"s{done}")) as clients:
                 for _ in range(FAULTS_PER_LOAD):
                     clients.harm(restart)
-            run.report(clients.wrongs())
+            run.report(clients.problems())
             run.progress(f"{done + FAULTS_PER_LOAD:,} kills of the server")
 
 
@@ -281,7 +281,7 @@ def fail_network(run: Run) -> None:
             with load.Load(run.zygote, address, network.through(address)) as clients:
                 for _ in range(FAULTS_PER_LOAD):
                     clients.harm(run.chance.choice(faults))
-            run.report(clients.wrongs())
+            run.report(clients.problems())
         run.progress(f"{done + FAULTS_PER_LOAD:,} failures of the network")
 
 

@@ -248,7 +248,7 @@ def compact_and_fail(stage: zygote.Stage) -> str:
 
 
 def deliver_notice(stage: zygote.Stage) -> bool:
-    """The program sees that the process has ended, tells of it, and has it answered; whether it told first."""
+    """Report the end of a process and have the notice answered; return whether this report was the first."""
 
     async def program() -> bool:
         async with AsyncSessionDB(stage.open()) as db:

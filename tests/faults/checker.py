@@ -25,7 +25,7 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A lease somebody got, and, where the clock is settable, until when."""
+    """A lease that was granted, and its expiry where the clock is settable."""
 
     client: str
     lease: types.Lease
@@ -46,7 +46,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Summarized(msgspec.Struct, frozen=True):
-    """A summarizer was called: expensive, so only whoever holds the lease may do it."""
+    """A summarizer was called: expensive, so only the lease holder may do it."""
 
     client: str
     conversation_id: str
@@ -54,7 +54,7 @@ class Summarized(msgspec.Struct, frozen=True):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """An end somebody was told of: it is final."""
+    """An acknowledged end: it is final."""
 
     client: str
     session_id: str
@@ -62,7 +62,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """A route somebody bound, and nobody after them."""
+    """A route and its last binding."""
 
     key: str
     conversation_id: str
@@ -105,12 +105,12 @@ def verify(
 ) -> list[str]:
     """Every promise found broken, over all conversations the history or `also` names, and the whole store.
 
-    A complete history has every message ever sent, so that one nobody sent is found as well.
+    A complete history has every message ever sent, so that a message without a sender is found as well.
     """
     found: list[str] = []
     for conversation_id in sorted(_named(history) | set(also)):
         found += [f"{conversation_id}: {problem}" for problem in _conversation(db, conversation_id, history, complete)]
-    found += [*_client_order(history), *_tokens(history), *_told(db, history)]
+    found += [*_client_order(history), *_tokens(history), *_acknowledged_state(db, history)]
     if fsck:
         found += [f"fsck: {bad.promise} {bad.conversation_id} {bad.detail}" for bad in db.admin.fsck().violations]
     return found
@@ -139,7 +139,7 @@ def _conversation(db: SessionDB, conversation_id: str, history: Sequence[Record]
     sent = {record.uid for record in history if isinstance(record, Sent)}
     for message in log.values() if complete else ():
         if message.uid not in sent:
-            yield f"P1 nobody sent message {message.seq}"
+            yield f"P1 message {message.seq} was never sent"
     yield from _lineage(db, stands, sessions)
     yield from _view(db, stands, log)
     yield from _acknowledged(history, stands.id, sessions, log, erased)
@@ -238,8 +238,8 @@ def _receipt(
     # What a branch inherits stands in sessions of its origin.
     if place is not None and not place.first_seq <= stored.seq <= place.last_seq:
         yield f"P7 {record.uid} lies outside of its session {place.id}"
-    told = None if record.asked == receipt.session_id else record.asked
-    if not receipt.duplicate and receipt.moved_from != told:
+    moved_from = None if record.asked == receipt.session_id else record.asked
+    if not receipt.duplicate and receipt.moved_from != moved_from:
         yield f"P7 {record.uid} was sent to {record.asked}, stored in {receipt.session_id}, and this was not said"
 
 
@@ -303,7 +303,7 @@ def _tokens(history: Sequence[Record]) -> Iterator[str]:
             yield f"P6 {record.client} summarized without the lease"
 
 
-def _told(db: SessionDB, history: Sequence[Record]) -> Iterator[str]:
+def _acknowledged_state(db: SessionDB, history: Sequence[Record]) -> Iterator[str]:
     for record in history:
         if isinstance(record, Ended):
             session = db.get_session(record.session_id)
@@ -312,4 +312,4 @@ def _told(db: SessionDB, history: Sequence[Record]) -> Iterator[str]:
         if isinstance(record, Bound):
             route = db.route(record.key)
             if (route.conversation_id, route.version) != (record.conversation_id, record.version):
-                yield f"P4 the route {record.key} was changed by somebody who had no business with it"
+                yield f"P4 the route {record.key} was changed without a new binding"

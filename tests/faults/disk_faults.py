@@ -90,7 +90,7 @@ def _closed(db: SessionDB) -> None:
 
 
 def _said(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
-    # The bulk is beside the content, which is recorded in a file the limit holds for as well.
+    # The bulk is not in the content, which is recorded in a file that the limit applies to as well.
     bulk = [{"id": "bulk", "name": "none", "arguments": LONG * stage.args.get("times", 1)}]
     return load.send(stage, db, "c", f"long {number}", "long", tool_calls=bulk) is not None
 
@@ -129,7 +129,7 @@ def sweep(attempt: Callable[[int], dict[str, Any]], every: int = 1) -> Errors:
 
 
 def sweep_step(running: zygote.Zygote, place: Path, name: str, how: str, every: int = 1) -> Errors:
-    """A step of `steps`. AssertionError tells what did harm."""
+    """Run a step of `steps` and assert that it did no harm."""
     course, work = kill_points.known_course(name), steps.STEPS[name]
 
     def attempt(at: int) -> dict[str, Any]:

@@ -143,7 +143,7 @@ def _populate_mail(db: SessionDB) -> None:
     """Arrivals 1 (answered), 2 (joined into it), 3 (begun), 4 (open) and 5 (open, on another route).
 
     To be sent are 1 (delivered) and 2 (failed), parts of a reply to 1; 3, posted while 3 is worked; and 4, which
-    answers a notice. Somebody is let in, somebody asks to be.
+    answers a notice. One sender has access, another asks for it.
     """
     for key in "abcd":
         _receive(db, key, "route")
@@ -382,7 +382,7 @@ VISIBLE = {
     "route without a name": f"INSERT INTO routes VALUES ('', {A}, 1, 1.0)",
     "budget born without a version": f"{BUDGET} ({E}, 0, 'u', '{SPENT}')",
     "budget of no conversation": f"{BUDGET} (77, 1, 'u', '{SPENT}')",
-    "budget of nobody": f"{BUDGET} ({E}, 1, '', '{SPENT}')",
+    "budget without a writer": f"{BUDGET} ({E}, 1, '', '{SPENT}')",
     "second budget": f"{BUDGET} ({A}, 1, 'u', '{SPENT}')",
     "budget that is no JSON": f"{BUDGET} ({E}, 1, 'u', 'spent')",
     "budget that is no object": f"{BUDGET} ({E}, 1, 'u', '[]')",
@@ -402,7 +402,7 @@ VISIBLE = {
     "inbound that comes in twice": f"{INBOX} ({E}, 'k', 'notice', 't', 1.0, NULL, NULL, NULL)",
     "process of no conversation": f"{PROCESS} ('n', 77, 'c', '/', '{{}}', 1.0, 'running', NULL)",
     "process without an id": f"{PROCESS} ('', {A}, 'c', '/', '{{}}', 1.0, 'running', NULL)",
-    "process nobody finds again": f"{PROCESS} ('n', {A}, 'c', '/', 'here', 1.0, 'running', NULL)",
+    "process without a valid place": f"{PROCESS} ('n', {A}, 'c', '/', 'here', 1.0, 'running', NULL)",
     "process started twice": f"{PROCESS} ('q', {A}, 'c', '/', '{{}}', 1.0, 'running', NULL)",
     "process born ended": f"{PROCESS} ('n', {A}, 'c', '/', '{{}}', 1.0, 'exited', 1.0)",
     "process that naps": f"{PROCESS} ('n', {A}, 'c', '/', '{{}}', 1.0, 'napping', NULL)",
@@ -488,7 +488,7 @@ _INVISIBLE_CHANGES = {
 
 INVISIBLE = {
     "conversation ended without a new epoch": f"{_end(A, 2, 6)}; {_set('conversations', 'live = NULL', f'key = {A}')}",
-    "compaction beside the current one": _rotated(base="NULL"),
+    "compaction that ignores the current one": _rotated(base="NULL"),
     "compaction of an old epoch": _rotated(epoch=6),
     "hide of an epoch gone by": f"{HIDE} ({A}, 5, 4, 5, NULL)",
     "hide deleted": f"DELETE FROM hides WHERE conversation = {A}",

@@ -129,13 +129,13 @@ class Story:
         self.running, self.target, self.sends, self.chance = running, str(target), sends, chance
         self.updates: list[Update] = []
         self.acknowledged: set[str] = set()
-        self.deaths = self.strangers = 0
+        self.deaths = self.generation = 0
         self._numbers = itertools.count()
 
     def add(self, *texts: str, names: Sequence[str] = NAMES) -> None:
         """Add an update with each text from each sender."""
         for text, name in itertools.product(texts, names):
-            number, chat = next(self._numbers), f"{name}{self.strangers + self.deaths // GENERATION}"
+            number, chat = next(self._numbers), f"{name}{self.generation + self.deaths // GENERATION}"
             said = text if text.startswith("/") else f"{text} {number} of {chat}"
             self.updates.append(Update(chat, f"{chat}-{number}", said))
 
@@ -206,7 +206,7 @@ def kill_everywhere(story: Story, kills: int) -> Iterator[str]:
     found = list(visits.items())
     for point, count in story.chance.sample(found, len(found)):
         for _ in range(kills):
-            story.strangers += 1  # Some are only passed where a conversation begins.
+            story.generation += 1  # Some are only passed where a conversation begins.
             kill_at(story, point, 1, max(1, count // 6), NAMES[:2])
         yield point
 

@@ -103,7 +103,7 @@ class Actor(NamedTuple):
 
 
 def compactor(name: str) -> Actor:
-    """Acquires, reads, commits; whoever found the lease taken calls no summarizer and commits nothing."""
+    """Acquires, reads, commits; a compactor that finds the lease taken calls no summarizer and commits nothing."""
 
     def acquire(world: World) -> None:
         should = world.model.acquire(name)

@@ -23,7 +23,7 @@ WRITERS, COMPACTORS = 4, 2
 
 
 def send(stage: zygote.Stage, db: SessionDB, asked: str, uid: str, content: str, **how: Any) -> types.Receipt | None:
-    """Append, having said so before, and say what came of it."""
+    """Append, and record the attempt before and its outcome after."""
     client = f"client {os.getpid()}"
     stage.record(checker.Sent(client, asked, uid, content))
     try:
@@ -175,10 +175,10 @@ class Load:
         return self
 
     def harm(self, act: Callable[[], object]) -> None:
-        """Done to them while they work: everybody has written something since the last time."""
+        """Inject a fault while the clients work, and wait until every client has written since."""
         before = self._ends()
         act()
-        polling.until(lambda: self._further(before), "everybody goes on")
+        polling.until(lambda: self._further(before), "every client goes on")
 
     def _further(self, before: dict[str, int]) -> bool:
         try:
@@ -199,13 +199,13 @@ class Load:
         if kind is None:
             assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
 
-    def wrongs(self) -> list[str]:
+    def problems(self) -> list[str]:
         with SessionDB(self._address) as db:
             for name in self.names:
                 receipt = db.append_message(name, role="user", content="next", uid=f"{name}:next")
                 self.history.append(checker.Sent("after", name, f"{name}:next", "next", receipt))
             done = [each for each in self.history if isinstance(each, checker.Committed) and each.done]
-            return checker.verify(db, self.history) + ([] if done else ["nobody compacted anything"])
+            return checker.verify(db, self.history) + ([] if done else ["no client compacted anything"])
 
 
 def write_on(stage: zygote.Stage) -> int:
@@ -222,7 +222,7 @@ def write_on(stage: zygote.Stage) -> int:
 
 
 def compact_on(stage: zygote.Stage) -> int:
-    """Compactions, as far as the others let one; an outcome nobody heard is left unknown."""
+    """Compact whenever the lease is free; an outcome that was lost stays unknown."""
     number, name = 0, stage.args["name"]
     with _opened(stage) as db:
         while not os.path.exists(stage.args["stop"]):

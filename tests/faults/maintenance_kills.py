@@ -54,7 +54,7 @@ def populate(db: SessionDB, folder: Path, seed: int) -> None:
     db.append_message("one", role="user", content=[{"type": "image", "blob": blob.digest}], uid="after")
     db.create_session("later", source="fault")
     db.append_message("later", role="user", content="later", uid="later")
-    db.blobs.put(b"nobody names this")
+    db.blobs.put(b"no message names this")
     db.delete_conversation("three")
     if chance.random() < 0.5:
         db.blobs.collect()  # the attachment of the deleted is now in the backup only
@@ -128,7 +128,7 @@ def _salvage(_: SessionDB | None, folder: Path) -> None:
 class Act(NamedTuple):
     """What is done, the operations whose points count, and whether the marker must be in no file in the end.
 
-    `piecemeal`: conversation after conversation, each of them wholly. `apart`: nobody may have the store open.
+    `piecemeal`: conversation after conversation, each of them wholly. `apart`: no process may have the store open.
     """
 
     operations: tuple[str, ...]
@@ -173,7 +173,7 @@ def copy(stage: zygote.Stage) -> str:
         return source.admin.copy_to(target.admin).digest
 
 
-# Lines that tell counters or digests of them; a text inside of a line has its quotes escaped.
+# Lines with counters or digests of them; a text inside of a line has its quotes escaped.
 _COUNTING = re.compile(r'"kind":"(conversation|route|sealed|end)"')
 _CHANGING = ("epoch", "fence", "version", "digest", "created_at")
 
@@ -189,10 +189,10 @@ def _steady(line: str) -> str:
     return json.dumps({key: value for key, value in json.loads(line).items() if key not in _CHANGING})
 
 
-def conversations(told: list[str]) -> dict[str, list[str]]:
+def conversations(lines: list[str]) -> dict[str, list[str]]:
     """An export, conversation by conversation."""
     found: dict[str, list[str]] = {}
-    for line in told:
+    for line in lines:
         if '"kind": "conversation"' in line:
             found[json.loads(line)["id"]] = []
         if found and '"kind": "end"' not in line:
@@ -205,7 +205,7 @@ def contents(folder: Path) -> Parts:
     with SessionDB(folder / "store.db", clock=lambda: NOW) as db:
         assert db.admin.fsck().ok, db.admin.fsck()
         kept = {digest: db.blobs.files.state(digest) for digest, *_ in db.driver.read(lambda tx: tx.all("blobs_all"))}
-        # The content of what nobody names goes before its row; what is named fsck has looked at.
+        # The content of an unnamed attachment goes before its row; fsck has checked the named ones.
         found = {"store": exported(db), "blobs": [digest for digest, state in kept.items() if state == "sound"]}
     due = sorted((folder / "due").glob("*.db")) if (folder / "due").exists() else []
     return {

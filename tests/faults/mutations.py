@@ -94,7 +94,7 @@ SQLITE = {
         "expiry", leases, "check_row", "left = row.seconds_left(tx.clock)", "left = 1.0"
     ),
     "expiry ignored by the next holder": _edit("expiry", leases, "refuse_if_held", "left > 0", "True"),
-    "lease given to everybody": _edit("end", leases, "refuse_if_held", "if holder.name != name", "if False"),
+    "lease granted to every caller": _edit("end", leases, "refuse_if_held", "if holder.name != name", "if False"),
     "fence that stands still": Mutation("end", [Query("fence_next", "fence + 1", "max(fence, 1)")]),
     # the log
     "acknowledged before the commit": _edit(

@@ -46,7 +46,7 @@ def _refused(call: Callable[[], Any], *expected: type[errors.HoldfastError]) -> 
 
 
 def _check_winner(db: SessionDB, number: int, results: Results) -> str:
-    """One of them won, and all others are told its name."""
+    """One of them won, and all other refusals name it."""
     (winner,) = [result for result in results if isinstance(result, str)]
     assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (len(results) - 1)
     return winner
@@ -220,13 +220,13 @@ def _end_process(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
     name = f"p{number}"
     process = types.Process(id=name, conversation_id="c", command="make", folder="/", started_at=1.0, place="{}")
     _first(stage, lambda: db.processes.record_start(process))
-    return db.processes.record_end(name, "exited", stage.index, f"told by {stage.index}")
+    return db.processes.record_end(name, "exited", stage.index, f"reported by {stage.index}")
 
 
 def _check_process(db: SessionDB, number: int, results: Results) -> None:
     _check_one(db, number, results)
     notices = [each.text for each in db.mail.inbox_entries("c", limit=1_000) if each.key == f"process:p{number}"]
-    assert notices == [f"told by {results.index(True)}"]
+    assert notices == [f"reported by {results.index(True)}"]
     codes = [each.exit_code for each in db.processes.all("c") if each.id == f"p{number}"]
     assert codes == [results.index(True)]
 

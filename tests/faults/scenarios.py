@@ -74,7 +74,7 @@ def overlap(target: str, functions: Sequence[Function]) -> list[str]:
 
 
 def lose_answer(target: str, name: str, fate: str = postgres_proxy.UNHEARD) -> list[str]:
-    """The commit of a step, or the answer to it, is lost: the step is done once, and a first caller is told so."""
+    """The commit of a step, or the answer to it, is lost: the step is done once, with the result of a first call."""
     step, found = steps.STEPS[name], list[str]()
     with postgres_proxy.Proxy() as network, SessionDB(target) as db, SessionDB(network.through(target)) as far:
         first = step.run(db, step.prepare(db, "undisturbed"))

@@ -306,7 +306,7 @@ STEPS: dict[str, Step] = {
     "settle_sending": Step(
         "inbox",
         _prepare(begin, _receive),
-        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(c, "told")]),
+        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(c, "notified")]),
     ),
     "post": Step("post", begin, lambda db, c, args: db.mail.post(_out(c, "asked"), key=f"post {c}")),
     "begin_sending": Step(
@@ -384,16 +384,16 @@ def _mail(db: SessionDB, c: str) -> list[Any]:
     sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)] + (
         [db.mail.outgoing(post[0])] if post else []
     )
-    told = [
+    inbound = [
         (each.text, each.attempts, each.target, bool(each.joined), each.outcome, each.conversation_id, each.seq)
         for each in arrivals
     ]
     out = [(each.text, each.part, each.attempts, each.external, each.error, each.redacted) for each in sent if each]
     claims = [held.token for held in db.mail.chat_leases() if held.key == f"route:chat:{c}"]
     person = db.contacts.get(f"far {c}", c)
-    # A notice's reply is told by how many there are.
+    # The reply to a notice has no key: it is found among the due messages.
     waiting = [each.text for each in db.mail.due_outgoing("far", 100_000, 1e11) if each.chat == c]
-    return [told, out, claims, person and person.role, waiting]
+    return [inbound, out, claims, person and person.role, waiting]
 
 
 def _inbox(db: SessionDB, c: str) -> list[Any]:

@@ -91,7 +91,7 @@ def test_limit_on_the_size_of_files_is_reported_and_appends_go_on_without_it(
 
 
 def test_log_that_cannot_be_moved_into_the_database_is_kept(place: Path, zygote: zygotes.Zygote) -> None:
-    """The database may not grow any more while the log beside it still may: checkpoints fail, appends do not."""
+    """The database may not grow any more while its log still may: checkpoints fail, appends do not."""
     path = place / "store.db"
     with SessionDB(path) as db:
         steps.begin(db, "c")

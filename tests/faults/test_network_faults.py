@@ -309,7 +309,7 @@ def test_nothing_is_lost_over_a_network_that_keeps_failing(
     with load.Load(zygote, address, network.through(address)) as clients:
         for _ in range(2):
             clients.harm(harm_of(network, kind, random.Random(kind)))
-    assert clients.wrongs() == []
+    assert clients.problems() == []
 
 
 def test_backends_terminated_under_load_lose_nothing(zygote: zygotes.Zygote) -> None:
@@ -321,7 +321,7 @@ def test_backends_terminated_under_load_lose_nothing(zygote: zygotes.Zygote) -> 
             pids = [pid for (pid,) in postgres.admin().execute(theirs).fetchall()]
             chosen = chance.sample(pids, chance.randint(1, len(pids)))
             clients.harm(lambda chosen=chosen: terminate(chosen))
-    assert clients.wrongs() == []
+    assert clients.problems() == []
 
 
 def terminate(pids: list[int]) -> None:

@@ -1,6 +1,6 @@
-"""The plug pulled after any write: with the default durability all that was acknowledged is still there, be it a
+"""Power lost after any write: with the default durability all that was acknowledged is still there, be it a
 message, a compaction, what came in from outside, what became of it or that the reply to it was delivered. Claims,
-leases and beginnings may be forgotten; who had one can write nothing when somebody else has it."""
+leases and beginnings may be forgotten; an old holder cannot write when another process has the lease."""
 
 from __future__ import annotations
 

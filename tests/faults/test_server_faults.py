@@ -53,12 +53,12 @@ def test_server_killed_under_load_loses_nothing_and_all_go_on(
     with load.Load(zygote, address) as clients:
         for _ in range(KILLS):
             clients.harm(kill)
-    assert clients.wrongs() == []
+    assert clients.problems() == []
 
 
 def test_token_that_a_server_forgot_is_good_for_nothing(server: postgres.Server, address: str) -> None:
     """Nobody waits for the disk with a lease or a claim. Who had one when the server died, and still lives, writes
-    nothing when somebody else has it, or the same one again under a name that was given."""
+    nothing when another process has it, or the same one again under a name that was given."""
     now = [1_000.0]
     with SessionDB(address, clock=lambda: now[0]) as db:
         for name in (None, "me"):

@@ -147,7 +147,7 @@ def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose
     scene.settled()
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc tells a zombie from a living process")
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc distinguishes a zombie from a living process")
 def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
     pid = scene.zygote.start(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
     polling.until(lambda: _is_zombie(pid))

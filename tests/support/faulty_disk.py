@@ -34,9 +34,9 @@ class Touch(NamedTuple):
 class Disk(apsw.VFS):
     """Registers itself as the default. `how`: full, torn, quota, unsynced, kill; from touch number `at` on.
 
-    A quota is told in another way than a full disk: SQLite only says that a write failed, the system why.
+    A quota is reported in another way than a full disk: SQLite reports a failed write, the system the reason.
     Or hole: the first sync of the log from there on fails, once, and what it should have kept is gone, though
-    whoever reads the file still sees it.
+    readers of the file still see it.
     """
 
     def __init__(self, *, keep: bool = False) -> None:

@@ -72,7 +72,7 @@ class Address(NamedTuple):
     password: str
 
     def dsn(self, schema: str = "", *, tcp: bool = False, **options: str) -> str:
-        """A libpq address. Stores in different schemas are strangers to each other."""
+        """A libpq address. Stores in different schemas are independent."""
         place = f"{USER}:{self.password}@127.0.0.1:{self.port}" if tcp else f"{USER}@"
         if not tcp:
             options = {"host": self.folder, "port": str(self.port), **options}

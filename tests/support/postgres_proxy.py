@@ -1,7 +1,7 @@
 """A network that fails on demand: stands between a client and a server on this machine.
 
-It passes bytes on until it is told to reset connections, to hold everything back, to take its time, or to do
-something about a message that says certain words: not to deliver it, or to deliver it and swallow the answer.
+It forwards bytes, and on request resets connections, holds everything back, adds delays, drops a message that
+contains certain bytes, or drops the answer to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from tests.support import postgres
 
-# What becomes of a message that says the words: it is lost with its connection, or its answer is.
+# The fate of a message that contains the trapped bytes: it is lost with its connection, or its answer is.
 UNSENT, UNHEARD = "unsent", "unheard"
 PIECE = 65_536
 _ENCRYPTED = 8  # bytes has the question whether the server would
@@ -29,14 +29,11 @@ class _Trap(NamedTuple):
 
 
 class _Link:
-    """One connection through it."""
+    """One forwarded connection and its faults: deaf, mute, orphaned or stalled."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client, self.server = client, server
-        self.deaf = False
-        self.mute = False
-        self.orphaned = False
-        self.stalled = False
+        self.faults: set[str] = set()
 
     def reset(self) -> None:
         for end in (self.client, self.server):
@@ -90,7 +87,7 @@ class Proxy:
             link.reset()
 
     def hold(self) -> None:
-        """Nothing comes through from now on, either way; whoever connects is taken, and hears nothing."""
+        """Forward nothing in either direction; new connections are accepted and get no answer."""
         self._flows.clear()
 
     def flow(self) -> None:
@@ -98,26 +95,26 @@ class Proxy:
         self._flows.set()
 
     def mute(self) -> None:
-        """No answer comes through any more on the connections there are; new ones are well."""
-        with self._guard:
-            for link in self._links:
-                link.mute = True
+        """Drop all answers on the present connections; new ones work."""
+        self._add_fault("mute")
 
     def stall(self) -> None:
-        """Nothing is read from the server on the connections there are; new ones are well."""
-        with self._guard:
-            for link in self._links:
-                link.stalled = True
+        """Read nothing from the server on the present connections; new ones work."""
+        self._add_fault("stalled")
 
     def orphan(self) -> None:
-        """The server's ends of the connections there are is closed, the clients' stay open; new ones are well."""
+        """Close the server's ends of the present connections, not the clients'; new ones work."""
+        for link in self._add_fault("orphaned"):
+            link.server.shutdown(socket.SHUT_RDWR)
+
+    def _add_fault(self, fault: str) -> list[_Link]:
         with self._guard:
             for link in self._links:
-                link.orphaned = True
-                link.server.shutdown(socket.SHUT_RDWR)
+                link.faults.add(fault)
+            return list(self._links)
 
     def refuse(self, code: str, words: str) -> None:
-        """Whoever connects from now on is told this, as by a server."""
+        """Refuse new connections with this error, as a server would."""
         self._refusal = (code, words)
 
     def admit(self) -> None:
@@ -169,11 +166,11 @@ class Proxy:
                 fate = self._fate(data)
                 if fate == UNSENT:
                     break
-                link.deaf = link.deaf or fate == UNHEARD
+                link.faults |= {"deaf"} if fate == UNHEARD else set()
                 self._take_time()
                 if self._rate is not None:
                     time.sleep(len(data) / self._rate)
-                if not link.orphaned:
+                if "orphaned" not in link.faults:
                     link.server.sendall(data)
         link.reset()
 
@@ -181,13 +178,13 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := link.server.recv(PIECE):
                 self._flows.wait()
-                if link.deaf or link.stalled:
+                if link.faults & {"deaf", "stalled"}:
                     break
-                if link.mute:
+                if "mute" in link.faults:
                     continue
                 self._take_time()
                 link.client.sendall(data)
-        if not (link.orphaned or link.stalled):
+        if not link.faults & {"orphaned", "stalled"}:
             link.reset()
 
     def _fate(self, data: bytes) -> str | None:
