@@ -13,7 +13,7 @@ import pytest
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import statements
 from tests.chaos import mixed
-from tests.faults import kill_points, steps, zygote
+from tests.faults import checker, kill_points, steps, zygote
 from tests.support import postgres
 
 OFTEN = {"append", "acquire", "renew", "commit", "end"}
@@ -100,6 +100,22 @@ def test_points_do_not_change_the_round_trips(name: str, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("name", WRITES)
 def test_kill_before_any_write_to_the_disk_is_all_or_nothing(name: str, zygote: zygote.Zygote, place: Path) -> None:
     assert kill_points.kill_at_every_write(zygote, place, name) >= 3
+
+
+def test_kill_between_the_two_calls_leaves_an_ended_conversation_that_accepts(
+    zygote: zygote.Zygote, place: Path
+) -> None:
+    path = place / "store.db"
+    with SessionDB(path) as db:
+        args = {**steps.begin(db, "p"), "step": "two_calls"}
+    # The first point of the second call: the first has been committed, the second has not begun.
+    assert zygote.run(steps.perform, path, args, points=("create",), at=0).state == "killed"
+    with SessionDB(path) as db:
+        assert db.head("p").end_reason == "compression"
+        receipt = db.append_message("p", role="user", content="go on", uid="next")
+        assert (receipt.resumed, receipt.moved_from) == (True, "p")
+        assert len(db.continuations("p")) == 1
+        assert checker.verify(db, [checker.Sent("after", "p", "next", "go on", receipt)]) == []
 
 
 def test_clients_killed_at_any_time_lose_nothing_and_hold_nothing(zygote: zygote.Zygote) -> None:
