@@ -22,7 +22,16 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compaction", "salvage"),
     ("store", "model", "tools", "rpc"),
     (
-        *("content_parts", "events", "fault_points", "file_modes", "mail_types", "process_info", "promises"),
+        *(
+            "content_parts",
+            "events",
+            "fault_points",
+            "file_modes",
+            "installation",
+            "mail_types",
+            "process_info",
+            "promises",
+        ),
         *("redaction", "reports", "safe_text", "types", "errors"),
     ),
 )
@@ -73,7 +82,7 @@ ONLY_BELOW = {
 }
 
 # Packages of an optional dependency, loaded by the one module that needs them.
-ON_DEMAND = {("store/db.py", "holdfast.store.postgres")}
+ON_DEMAND = {("store/db.py", "holdfast.store.postgres"), ("installation.py", "importlib")}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {"psycopg", "textual", "telegram", "discord", "slack_bolt", "acp", "mcp", "opentelemetry", "xllamacpp"}

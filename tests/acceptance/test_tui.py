@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from pathlib import Path
@@ -24,10 +25,8 @@ def test_missing_extra_names_the_install_command(installed: Installed, tmp_path:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
     done = installed.run(tmp_path, "holdfast", "tui", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1
-    assert (
-        done.stderr
-        == "holdfast: The full screen needs Textual, which is not installed. Run: pip install 'holdfast[tui]'\n"
-    )
+    assert done.stderr.startswith("holdfast: The full screen is not installed. Run: ")
+    assert re.search(r"/bin/python\S* -m pip install '?\S+\.whl\[tui\]'?\n$", done.stderr), done.stderr
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +50,9 @@ def test_conversation_is_left_and_continued(terminal: Terminal, whole: Installed
     terminal.type("holdfast tui; echo left with $?")
     terminal.wait_for("A new conversation", "Message.", "0% of")
     terminal.type("My train leaves at 9:40.")
-    terminal.wait_for("Noted: this is kept", "Title: My train leaves at 9:40", "2 messages")
+    terminal.wait_for("Noted as message", "Title: My train leaves at 9:40", "2 messages")
     terminal.tmux("resize-window", "-x", "60", "-y", "20")
-    terminal.wait_for("Noted: this is kept", "╰" + "─" * 56 + "╯")
+    terminal.wait_for("Noted as message", "╰" + "─" * 56 + "╯")
     terminal.tmux("send-keys", "C-q")
     screen = terminal.wait_for("left with 0", last="$")
     assert "Traceback" not in screen
@@ -102,7 +101,7 @@ def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: I
     terminal.type("set -m; clear; sh -c 'holdfast tui; echo left with $?, $(stty -a | grep -ow icanon)'")
     terminal.wait_for("A new conversation")
     terminal.type("My train leaves at 9:40.")
-    terminal.wait_for("Noted: this is kept", "2 messages")
+    terminal.wait_for("Noted as message", "2 messages")
     terminal.type("half a line", "C-z")
     screen = terminal.wait_for("Stopped", last="$")
     assert "Noted" not in screen  # The terminal is the shell's again.
@@ -110,7 +109,7 @@ def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: I
     terminal.wait_for(" icanon", "plain", last="$")
     terminal.tmux("resize-window", "-x", "70", "-y", "24")
     terminal.type("fg")
-    terminal.wait_for("Noted: this is kept", "half a line", "╰" + "─" * 66 + "╯")
+    terminal.wait_for("Noted as message", "half a line", "╰" + "─" * 66 + "╯")
     terminal.type(" and the rest")
     terminal.wait_for("▌ half a line and the rest", "4 messages")
     terminal.tmux("send-keys", "C-q")

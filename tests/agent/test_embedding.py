@@ -52,6 +52,17 @@ async def test_agent_opens_and_closes_a_model_and_a_database(tmp_path: Path, mon
         assert [each.role for each in db.transcript("talk")] == ["user", "assistant"]
 
 
+def test_run_sync_answers_several_messages_inside_with_and_one_outside(tmp_path: Path) -> None:
+    with AIAgent(ScriptedModel(["One.", "Two."]), db=tmp_path / "chat.db", session_id="talk") as agent:
+        assert [agent.run_sync(text).final_response for text in ("a", "b")] == ["One.", "Two."]
+    with pytest.raises(errors.TurnFailed, match="closed"):
+        agent.run_sync("c")
+    once = AIAgent(ScriptedModel(["Three.", "Four."]), db=tmp_path / "chat.db", session_id="talk")
+    assert once.run_sync("c").final_response == "Three."
+    with pytest.raises(errors.TurnFailed, match="closed"):
+        once.run_sync("d")
+
+
 async def test_plain_function_is_a_tool_and_a_given_database_stays_open(db: AsyncSessionDB) -> None:
     def weather(city: str) -> str:
         """Tells the weather."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from holdfast import installation
 from tests.support import cli_process
 from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.rpc_peers import request
@@ -45,7 +46,7 @@ def test_missing_package_is_named(holdfast: Holdfast, monkeypatch: pytest.Monkey
     monkeypatch.setattr(util, "find_spec", lambda _: None)
     done = holdfast("acp")
     assert done.code == 1
-    assert "pip install 'holdfast[acp]'" in done.err
+    assert installation.install_command("acp") in done.err
 
 
 @pytest.mark.parametrize("wrong", ["store", "log", "package", "settings", "settings of a profile", "variable"])

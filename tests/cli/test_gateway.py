@@ -168,7 +168,7 @@ def test_process_notifies_systemd_answers_and_stops(
 
 def test_systemd_unit_starts_the_gateway_and_waits_for_its_end() -> None:
     unit = configparser.ConfigParser(interpolation=None)
-    unit.read(documents.ROOT / "docs" / "holdfast-gateway.service", "utf-8")
+    unit.read(documents.ROOT / "docs" / "operations" / "holdfast-gateway.service", "utf-8")
     program, *words = unit["Service"]["ExecStart"].split()
     assert program.endswith("/holdfast")
     documents.check_command(words)

@@ -342,7 +342,7 @@ def test_closed_standard_output_stops_the_turn(tmp_path: Path) -> None:
 
 
 def test_documentation_names_every_option_field_exit_and_event() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "chat.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "chat.md").read_text("utf-8")
     named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
     options = {option for parameter in chat.command.params for option in parameter.opts}
     assert {option.split()[0] for option in named} >= options

@@ -39,6 +39,18 @@ def test_file_is_read_if_it_is_named(text: str, path: str) -> None:
     assert intent.parse(text) == intent.Intent("read", path)
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "content"),
+    [
+        ("create a file notes.txt with buy milk", "notes.txt", "buy milk"),
+        ('please write the file "my notes.txt" with "a\nb".', "my notes.txt", "a\nb"),
+        ("create a new file called src/a.py containing `print(1)`", "src/a.py", "print(1)"),
+    ],
+)
+def test_file_is_written_if_name_and_content_are_given(text: str, path: str, content: str) -> None:
+    assert intent.parse(text) == intent.Intent("write", path, content)
+
+
 QUESTIONS = [
     "what is my dog called?",
     "Anna lives where?",
@@ -56,7 +68,10 @@ TEXTS = {
         "Comment the second line out",
         "runs every night at three",
     ],
-    "greet": ["hi", "Hello!", "hey there", "Guten Morgen", "Thank you very much.", "你好"],
+    "greet": ["hi", "Hello!", "hey there", "Guten Morgen", "你好"],
+    "thank": ["thanks", "Thank you very much.", "Great, thanks!", "danke"],
+    "list": ["list the files", "Please show me all files in this folder.", "list my files"],
+    "generate": ["write a poem", "Can you explain the difference between TCP and UDP?", "fix this bug"],
     "explain": ["who are you?", "What can you do", "help", "Are you an AI?", "wer bist du?"],
     "empty": ["", "   \n", "?!", "🎉🎉", "\x00\x1b"],
 }
@@ -64,7 +79,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TEXTS.items() for text in texts])
 def test_other_messages_have_their_kind(kind: str, text: str) -> None:
-    assert intent.parse(text) == (kind, "")
+    assert intent.parse(text) == intent.Intent(kind)
 
 
 @pytest.mark.parametrize("text", [*QUESTIONS, "x " * 2_000 + "?"])

@@ -51,10 +51,11 @@ class Talk:
 async def test_model_introduces_itself_once_and_when_asked() -> None:
     talk = Talk()
     first, second = await talk.say("hello"), await talk.say("my dog is called Bella")
-    assert first.startswith(offline.INTRODUCTION)
-    assert "no language model" in first
+    assert first.startswith(f"Hello! {offline.INTRODUCTION}")
+    assert "without a language model" in first
     assert offline.MARK not in second
-    assert await talk.say("who are you?") == (await reply([])).text == offline.INTRODUCTION
+    assert (await reply([])).text == offline.INTRODUCTION
+    assert await talk.say("who are you?") == f"{offline.INTRODUCTION}\n\n{offline.EXAMPLES}"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ async def test_message_without_words_is_answered(content: types.Content, answer:
 async def test_notes_for_the_model_are_no_words_of_the_user() -> None:
     noted = content_parts.note("It is Sunday, 15 November 2026.")
     hello = message("user", [noted, {"type": "text", "text": "hello"}])
-    assert (await reply([hello])).text.endswith("Hello. Tell me something to keep, or ask me about what was said.")
+    assert (await reply([hello])).text.startswith("Hello! ")
     asked = message("user", [noted, {"type": "text", "text": "Which Sunday is it?"}], 3)
     assert (await reply([hello, message("assistant", "Hello.", 2), asked])).text.endswith(NOTHING)
 

@@ -70,8 +70,8 @@ class AIAgent:
     project's AGENTS.md to the system prompt. Temporary errors of the model are retried, `attempts` requests in all.
     The remaining parameters are groups of settings, see `holdfast.settings`.
 
-    `close` (or `async with`) stops background work and closes what the agent opened: a database given as a path or DSN,
-    a model given as a string.
+    `close` (or `async with`, or `with` for `run_sync`) stops background work and closes what the agent opened: a
+    database given as a path or DSN, a model given as a string.
     """
 
     def __init__(
@@ -139,6 +139,7 @@ class AIAgent:
         self._emit: Emit = _discard
         """The listener of the current turn, or of the last one: a review continues after its turn."""
         self._hooks_called = self._leave_after_turn = False
+        self._runner: asyncio.Runner | None = None
 
     def _create_memory(self, memory: settings.MemorySettings, owner: str) -> agent_memory.AgentMemory:
         async def charge(used: types.Usage) -> None:
@@ -151,6 +152,17 @@ class AIAgent:
 
     def _forward(self, event: events.AnyEvent) -> None:
         self._emit(event)
+
+    def __enter__(self) -> Self:
+        """Keep the agent open for several calls of `run_sync`."""
+        self._runner = asyncio.Runner()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        runner, self._runner = self._runner, None
+        assert runner is not None
+        with runner:
+            runner.run(self.close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -252,10 +264,13 @@ class AIAgent:
                 await asyncio.wait([task])
 
     def run_sync(self, text: str, **options: Any) -> events.TurnResult:
-        """Answer one message from synchronous code, close the agent, and return the completed result.
+        """Answer one message from synchronous code and return the completed result.
 
-        Takes the options of `run_conversation`. Raises TurnFailed if the turn was not completed.
+        Outside `with agent:`, the agent is closed after the message. Takes the options of `run_conversation`. Raises
+        TurnFailed if the turn was not completed.
         """
+        if self._runner is not None:
+            return self._runner.run(self.run_conversation(text, **options)).raise_for_status()
 
         async def run() -> events.TurnResult:
             async with self:

@@ -19,7 +19,8 @@ LIST_TIMEOUT = 10.0
 """Seconds that a server may take to list its models."""
 ADVICE = (
     "No API key is set and no model server runs here: this is the built-in offline model. "
-    "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, to use a language model."
+    "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or start Ollama, to use a language model. "
+    'Or try: "My train leaves at 9:40." · "When does my train leave?" · "List the files."'
 )
 
 

@@ -13,12 +13,10 @@ from typing import Any
 import click
 
 import holdfast
-from holdfast import config, errors
+from holdfast import config, errors, installation
 from holdfast.acp import channel
 from holdfast.cli import console, lazy_group, shutdown
 from holdfast.rpc import line_transport
-
-INSTALL = "The editor support is not installed. Install it with: pip install 'holdfast[acp]'"
 
 
 @click.command(name="acp")
@@ -41,7 +39,7 @@ def command(
     lines go to standard error.
     """
     if util.find_spec("acp") is None:
-        raise errors.HoldfastError(INSTALL)
+        raise errors.HoldfastError(f"The editor support is not installed. Run: {installation.install_command('acp')}")
     with line_transport.reserve_stdio() as stdio:
         return shutdown.run(_serve(out, settings, path, model, (log_format, log_level), stdio))
 

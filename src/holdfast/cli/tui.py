@@ -7,10 +7,8 @@ from importlib import util
 
 import click
 
-from holdfast import config, errors
+from holdfast import config, errors, installation
 from holdfast.cli import console, lazy_group
-
-INSTALL = "The full screen needs Textual, which is not installed. Run: pip install 'holdfast[tui]'"
 
 
 @click.command(name="tui")
@@ -45,7 +43,7 @@ def command(
     if go_on and resume is not None:
         raise click.UsageError("Use either --continue or --resume, not both.")
     if util.find_spec("textual") is None:
-        raise errors.HoldfastError(INSTALL)
+        raise errors.HoldfastError(f"The full screen is not installed. Run: {installation.install_command('tui')}")
     # Textual draws on standard error, and reads the size of the terminal from standard output.
     if not (console.is_tty(sys.stdin) and out.tty and console.is_tty(sys.stderr)):
         raise click.UsageError("The full screen needs a terminal for standard input, output and error.")

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from typing import Literal, NamedTuple
 
+Kind = Literal["empty", "greet", "thank", "explain", "run", "read", "list", "write", "generate", "ask", "tell"]
+
 
 class Intent(NamedTuple):
-    """The intent of a message: `text` is the question, command or path."""
+    """The intent of a message: `text` is the question, command or path, `content` the text of a file to write."""
 
-    kind: Literal["empty", "greet", "explain", "run", "read", "ask", "tell"]
+    kind: Kind
     text: str = ""
+    content: str = ""
 
 
 MAX_LENGTH = 2_000
@@ -25,16 +28,40 @@ _READ = re.compile(
     rf"{_POLITE}(?:read|open|cat|show(?: me)?|print|display|view|what(?:'s| is) in|what does)\s+(?:the )?(?:file )?"
     r"(?P<path>`[^`\n]+`|\"[^\"\n]+\"|'[^'\n]+'|[^\s`\"'?!,;]+)"
 )
+_LIST = re.compile(
+    rf"{_POLITE}(?:list|show(?: me)?|what are)\s+(?:(?:me|all|the|my|of|these)\s+)*files(?:\s+(?:here|there|in "
+    r"(?:this|the|my)(?: current)? (?:folder|directory|project)))?"
+)
+_WRITE = re.compile(
+    rf"{_POLITE}(?:create|write|make|save)\s+(?:me\s+)?(?:(?:a|the)\s+)?(?:new\s+)?(?:(?:text\s+)?file\s+)?"
+    r"(?:(?:called|named)\s+)?(?P<path>`[^`\n]+`|\"[^\"\n]+\"|'[^'\n]+'|[^\s`\"'?!,;:]+)\s+"
+    r"(?:with|containing|that says)\s+(?:the\s+(?:text|content|words)\s+)?(?P<content>\S.*)"
+)
+# Work that needs a language model.
+_GENERATE = re.compile(
+    rf"{_POLITE}(?:write|explain|translate|summari[sz]e|draw|draft|compose|generate|implement|refactor|rewrite|improve"
+    r"|review|debug|fix|build|create|design|calculate|convert)\s+(?:me\s+)?(?:an?|the|my|this|that|these|it|some)\b.*"
+)
 _PATH = re.compile(r"[`/~]|.*\S/\S|.*[^/\\]\.[A-Za-z][A-Za-z0-9]{0,9}[\"']?$|(?i:makefile|readme|license|notes)$")
 # "run the tests", "run out of milk": no command is given.
 _NO_COMMAND = re.compile(r"(?i)(?:the|a|an|my|our|your|it|this|that|all|some|away|out|into|through|for|over|again)\b")
 _GREETING = re.compile(
     r"(?i)(?:hi|hello|hey|hallo|hola|bonjour|good (?:morning|afternoon|evening|day)|guten (?:morgen|tag|abend)"
-    r"|thanks?(?: you(?: very much)?)?|danke|merci|gracias|привет|你好)(?:,?\s+(?:there|holdfast|again|all))?"
+    r"|привет|你好)(?:,?\s+(?:there|holdfast|again|all))?"
+)
+_THANKS = re.compile(
+    r"(?i)(?:ok(?:ay)?,? |great,? |perfect,? )?(?:thanks?(?: you)?|danke|merci|gracias|спасибо|谢谢)"
+    r"(?: (?:so|very) much| a lot| again)?(?:,? holdfast)?"
 )
 _ABOUT_SELF = re.compile(
-    r"(?i)(?:who|what|which model) are you|what(?:'s| is) your name|what can you do|help(?: me)?|wer bist du"
+    r"(?i)(?:who|what|which model) are you|what(?:'s| is) your name|what can (?:you|i) do|help(?: me)?|wer bist du"
     r"|how do(?:es)? (?:you|this) work|are you (?:an? )?(?:ai|llm|bot|model|human|real|there)|was kannst du|你是谁"
+)
+_PHRASES: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("greet", _GREETING),
+    ("thank", _THANKS),
+    ("explain", _ABOUT_SELF),
+    ("list", _LIST),
 )
 # Without a question mark, a question begins with these words. "When I was young" is not a question.
 _QUESTION = re.compile(
@@ -59,14 +86,17 @@ def parse(text: str) -> Intent:
         return Intent("empty")
     if len(text) > MAX_LENGTH:
         return Intent("ask", text[-MAX_LENGTH:]) if text.endswith(_QUESTION_MARKS) else Intent("tell")
-    if _GREETING.fullmatch(text.rstrip(_ENDS)):
-        return Intent("greet")
-    if _ABOUT_SELF.fullmatch(text.rstrip(_ENDS)):
-        return Intent("explain")
+    for kind, pattern in _PHRASES:
+        if pattern.fullmatch(text.rstrip(_ENDS)):
+            return Intent(kind)
     if run := _RUN.match(text):
         return Intent("run", _find_command(run["rest"]))
     if (read := _READ.match(text)) and _PATH.match(path := read["path"].rstrip(".:")):
         return Intent("read", path.strip("`\"'"))
+    if (write := _WRITE.fullmatch(text)) and _PATH.match(path := write["path"]):
+        return Intent("write", path.strip("`\"'"), _unquote(write["content"]))
+    if _GENERATE.fullmatch(text):
+        return Intent("generate")
     return Intent("ask", text) if is_question(text) else Intent("tell")
 
 
@@ -74,6 +104,12 @@ def is_question(text: str) -> bool:
     """Whether a sentence is a question."""
     is_asian = _ASIAN_QUESTION.search(text.rstrip(_ENDS))
     return text.endswith(_QUESTION_MARKS) or bool(_QUESTION.match(text)) or bool(is_asian)
+
+
+def _unquote(content: str) -> str:
+    """Return the text between quotes or backticks, else the text."""
+    quoted = re.fullmatch(r"```[a-z]*\n(.*?)\n?```|[`\"'“](.*)[`\"'”][.!]?", content, re.DOTALL)
+    return next(filter(None, quoted.groups()), content) if quoted else content
 
 
 def _find_command(rest: str) -> str:

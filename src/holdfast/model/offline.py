@@ -20,10 +20,20 @@ from holdfast.model import base, intent, retrieval, tokens
 
 MARK = "I am the offline model"
 INTRODUCTION = (
-    f"{MARK}: no language model is behind me, I only find and quote what was said, and use tools when plainly asked."
+    f"{MARK}, without a language model. I keep what you say and quote it when you ask; I read and write files and run "
+    "commands that you name."
 )
-NOTED = "Noted: this is kept as message {seq} of our conversation. I can find it again, but do no more with it."
-SEARCH, READ, RUN = "search_conversation", "read_file", "shell"
+EXAMPLES = """\
+Try:
+- My train leaves at 9:40 from platform 4.
+- When does my train leave?
+- List the files."""
+NOTED = "Noted as message {seq}. Ask me about it at any time."
+NEEDS_MODEL = (
+    "That needs a language model. Your message is stored as message {seq}. Set a key such as ANTHROPIC_API_KEY or "
+    "OPENAI_API_KEY, or start Ollama, then run `holdfast -c`."
+)
+SEARCH, READ, RUN, LIST, WRITE = "search_conversation", "read_file", "shell", "find_files", "write_file"
 
 # The share of a question's words that an answer must contain, a guess, and a guess after a search.
 SURE, POOR, POOR_AFTER_SEARCH = 0.6, 0.25, 0.15
@@ -31,8 +41,8 @@ MAX_QUOTES, MAX_QUOTE, MAX_EXCERPT, MAX_LINES, MAX_HITS = 3, 300, 1_500, 20, 20
 
 # The beginnings of this model's own sentences, which answer no question.
 _OWN = (
-    *(MARK, "Noted: this is kept ", "I can find it again, but ", "Tell me something to keep", "You said ", "I said "),
-    *("A tool answered ", "It was noted ", "I am not sure, but this ", "I find nothing ", "Hello. "),
+    *(MARK, "Noted as message ", "Ask me about it ", "Try:", "That needs a language model", "You said ", "I said "),
+    *("A tool answered ", "It was noted ", "I am not sure, but this ", "I find nothing ", "Hello", "You are welcome"),
     *("I searched ", "I cannot look ", "I have no tool ", "I can only run ", "My notes say", f"{SEARCH} "),
 )
 _AUTHORS = {"user": "You said", "assistant": "I said", "tool": "A tool answered", "system": "It was noted"}
@@ -103,8 +113,9 @@ def decide(request: base.Request) -> str | Call:
     if place < 0:
         return INTRODUCTION
     wish = intent.parse(content_parts.text(messages[place].content))
-    if wish.kind == "explain":
-        return INTRODUCTION
+    if wish.kind in ("explain", "greet"):
+        greeting = "Hello! " if wish.kind == "greet" else ""
+        return f"{greeting}{INTRODUCTION}\n\n{EXAMPLES}"
     since = messages[place + 1 :]
     if any(message.tool_calls or message.role == "tool" for message in since):
         answer: str | Call = _answer_from_results(wish, since, messages)
@@ -128,8 +139,15 @@ def _answer(
             return Call(RUN, {"command": wish.text}) if wish.text else missing
         case "read":
             return Call(READ, {"path": wish.text}) if READ in offered else "I have no tool to read files with here."
-        case "greet":
-            return "Hello. Tell me something to keep, or ask me about what was said."
+        case "list":
+            return Call(LIST, {"pattern": "*"}) if LIST in offered else "I have no tool to list files with here."
+        case "write":
+            arguments = {"path": wish.text, "content": f"{wish.content}\n"}
+            return Call(WRITE, arguments) if WRITE in offered else "I have no tool to write files with here."
+        case "generate":
+            return NEEDS_MODEL.format(seq=asked.seq)
+        case "thank":
+            return "You are welcome."
         case "empty":
             has_image = any(isinstance(part, content_parts.Image) for part in content_parts.parse(asked.content))
             return "I cannot look at pictures." if has_image else "There are no words in that message."

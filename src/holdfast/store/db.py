@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast import errors, types
+from holdfast import errors, installation, types
 from holdfast.store import (
     admin,
     compactions,
@@ -50,8 +50,8 @@ class SessionDB(
     `clock` returns Unix seconds for timestamps and leases; by default leases use the monotonic clock of the machine.
     `durability` is "power-loss" (every acknowledged message survives one) or "process-crash". `write_timeout` is how
     long a write waits for other writers before StoreBusy, and how long an unresponsive server is tried before
-    StoreUnreachable; docs/deploy.md lists the limits of every call. `create=False` raises StoreUnusable if the
-    PostgreSQL schema contains no store.
+    StoreUnreachable; docs/guides/postgresql.md lists the limits of every call. `create=False` raises StoreUnusable if
+    the PostgreSQL schema contains no store.
     """
 
     def __init__(
@@ -447,9 +447,8 @@ def open_driver(
         try:
             from holdfast.store.postgres import driver as postgres_driver  # noqa: PLC0415
         except ImportError as error:
-            raise errors.PartMissing(
-                "PostgreSQL support is not installed. Install it with: pip install 'holdfast[pg]'"
-            ) from error
+            why = f"PostgreSQL support is not installed. Run: {installation.install_command('pg')}"
+            raise errors.PartMissing(why) from error
         plan = SchemaPlan(create=create)
         return postgres_driver.PostgresDriver(
             path, durability=durability, clock=clock, write_timeout=write_timeout, plan=plan

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
-from holdfast import errors, types
+from holdfast import errors, installation, types
 from holdfast.tools import base
 from holdfast.tools.mcp import inventory, names, settings
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast.tools")
 
-INSTALL = "MCP servers need another package: pip install 'holdfast[mcp]'"
 START_TIMEOUT_SECONDS = 30.0
 LIST_TIMEOUT_SECONDS = 15.0
 MAX_ENDS, ENDS_WITHIN_SECONDS = 3, 300.0
@@ -200,7 +199,8 @@ def load_sdk() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("holdfast"):
             raise
-        raise errors.PartMissing(INSTALL) from None
+        why = f"The support for MCP servers is not installed. Run: {installation.install_command('mcp')}"
+        raise errors.PartMissing(why) from None
 
 
 # --- all servers ---------------------------------------------------------------------------------------
