@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import cli_in_process, cli_process, documents, postgres, tls
 
-PAGE = documents.ROOT / "docs" / "deploy.md"
+PAGE = documents.ROOT / "docs" / "guides" / "postgresql.md"
 HOST = "db.example"
 SKIPPED = ("pip ",)
 

@@ -13,7 +13,17 @@ from holdfast import config
 from holdfast.agent import commands
 from tests.support import cli_process, documents
 
-NAMES = ("guide.md", "troubleshooting.md", "gateway.md", "rpc.md", "tui.md")
+NAMES = (
+    "get-started.md",
+    "operations/troubleshooting.md",
+    "guides/chat.md",
+    "guides/compaction.md",
+    "guides/custom-clients.md",
+    "guides/editors.md",
+    "guides/full-screen.md",
+    "guides/gateway.md",
+    "guides/settings.md",
+)
 PAGES = [pytest.param(documents.ROOT / "docs" / name, id=name) for name in NAMES]
 CHAT_COMMAND = re.compile(r"`/([a-z]+)(?: [^`]*)?`")
 
@@ -49,7 +59,7 @@ def test_commands_and_settings_of_a_page_exist(page: Path, tmp_path: Path) -> No
         config.load(environ={"HOLDFAST_HOME": str(home)}, folder=str(home))
 
 
-def test_guide_names_every_command_of_the_chat() -> None:
-    guide = (documents.ROOT / "docs" / "guide.md").read_text("utf-8")
-    section = guide.partition("\n## Commands of the chat\n")[2].partition("\n## ")[0]
+def test_chat_page_lists_every_command() -> None:
+    guide = (documents.ROOT / "docs" / "guides" / "chat.md").read_text("utf-8")
+    section = guide.partition("\n## Commands\n")[2].partition("\n## ")[0]
     assert set(CHAT_COMMAND.findall(section)) == set(commands.COMMANDS)

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.tools.files import images
 
-SHOWN = re.compile(r"\(pictures/([\w-]+)\.svg\)")
+SHOWN = re.compile(r"\((?:\.\./)?pictures/([\w-]+)\.svg\)")
 FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 
 
@@ -43,7 +43,7 @@ def test_picture_is_taken_from_the_program(make: ModuleType, tmp_path: Path) -> 
 
 def test_every_scene_is_checked_in_and_shown(make: ModuleType) -> None:
     there = {path.stem for path in FOLDER.glob("*.svg")}
-    pages = [(FOLDER.parent / name).read_text("utf-8") for name in ("guide.md", "tui.md")]
+    pages = [(FOLDER.parent / name).read_text("utf-8") for name in ("get-started.md", "guides/full-screen.md")]
     assert there == set(make.SCENES) == {name for page in pages for name in SHOWN.findall(page)}
 
 

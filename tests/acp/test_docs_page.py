@@ -1,4 +1,4 @@
-"""The page docs/editors.md has valid settings, and the limits, modes and codes of the program."""
+"""The page docs/guides/editors.md has valid settings, and the limits, modes and codes of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast.acp import channel, modes
 from holdfast.rpc import frames
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "editors.md").read_text("utf-8")
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "guides" / "editors.md").read_text("utf-8")
 JSON = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
 OTHERS = re.findall(r"```(?:lua|elisp)\n(.*?)```", PAGE, re.DOTALL)
 

@@ -20,7 +20,7 @@ from tests.support import approvals, conversations, rpc_client, rpc_schema
 from tests.support.compaction import FakeSummarizer, fill
 
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMA = Path(__file__).parent.parent.parent / "docs" / "rpc.schema.json"
+SCHEMA = Path(__file__).parent.parent.parent / "docs" / "reference" / "rpc.schema.json"
 SESSION = re.compile(r"\d{8}_\d{6}_[0-9a-f]{6}")
 CHANGING = {"at", "started_at", "active_at", "used", "before", "after", "request_id", "holder"}
 
@@ -178,7 +178,9 @@ def test_schema_describes_every_method_event_error_and_field(schema: Any) -> Non
     assert {*schema["x-events"]} == seen | {"error"}
     compacted_to = schema["components"]["schemas"]["SessionState"]["properties"]["compacted_to"]
     assert compacted_to["description"].startswith("The last message that the summary replaces")
-    documented = re.findall(r"^\| −(\d+) \|", (SCHEMA.parent / "rpc.md").read_text("utf-8"), re.MULTILINE)
+    documented = re.findall(
+        r"^\| −(\d+) \|", (SCHEMA.parents[1] / "guides" / "custom-clients.md").read_text("utf-8"), re.MULTILINE
+    )
     assert {each["code"] for each in schema["components"]["errors"].values()} == {-int(code) for code in documented}
     assert schema["x-notifications"].keys() == {"event", "$/cancelRequest"}
     validate(schema, "Cancel", {"id": 7})

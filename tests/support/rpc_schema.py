@@ -1,4 +1,4 @@
-"""Generates docs/rpc.schema.json, the schema of the RPC protocol for client generators, from the wire types.
+"""Generates docs/reference/rpc.schema.json, the schema of the RPC protocol for client generators, from the wire types.
 
 It is an OpenRPC document. OpenRPC has no place for notifications of the server: they are in `x-events`, by type.
 """

@@ -1,0 +1,207 @@
+"""The documentation site: it builds without warnings, its references are complete, and it works offline."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import click
+import msgspec
+import pytest
+import yaml
+
+import holdfast
+from holdfast import config, errors, events, model, reports, settings, types
+from holdfast.agent import commands
+from holdfast.cli import program
+from holdfast.gateway.platforms.http import openapi
+from holdfast.model import providers
+from tests.support import facets
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+ADDRESS = "https://github.com/holdfast-agent/holdfast"
+
+
+class SitePage(HTMLParser):
+    """The ids, links, resources and code of a page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.ids = set[str]()
+        self.links = set[str]()
+        self.resources = set[str]()
+        self.text = path.read_text("utf-8")
+        self.feed(self.text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.ids.add(values.get("id", ""))
+        if tag == "a" and "href" in values:
+            self.links.add(values["href"])
+        elif tag in ("script", "link", "img", "iframe"):
+            self.resources.add(values.get("src") or values.get("href") or "")
+
+    @property
+    def code(self) -> set[str]:
+        return set(re.findall(r"<code>([^<]+)</code>", self.text))
+
+
+Site = dict[str, SitePage]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
+    target = tmp_path_factory.mktemp("site")
+    ran = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", target],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+    return target
+
+
+@pytest.fixture(scope="module")
+def site(folder: Path) -> Site:
+    """The pages by path."""
+    return {path.relative_to(folder).as_posix(): SitePage(path) for path in folder.rglob("*.html")}
+
+
+def command_paths(command: click.Command, path: str = "holdfast") -> Iterator[str]:
+    yield path
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from command_paths(found, f"{path} {name}")
+
+
+def test_every_command_is_in_the_cli_reference(site: Site) -> None:
+    paths = list(command_paths(program.program))
+    assert len(paths) > 40
+    assert {path.replace(" ", "-") for path in paths} - site["reference/cli.html"].ids == set()
+
+
+def test_every_option_is_in_the_cli_reference(site: Site) -> None:
+    code = " ".join(site["reference/cli.html"].code)
+    context = click.Context(program.program)
+    for name in program.program.list_commands(context):
+        command = program.program.get_command(context, name)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and not parameter.hidden:
+                assert parameter.opts[0] in code, (name, parameter.opts)
+
+
+def test_every_slash_command_has_its_section(site: Site) -> None:
+    assert set(commands.COMMANDS) - site["reference/slash-commands.html"].ids == set()
+
+
+def test_every_setting_is_in_the_reference(site: Site) -> None:
+    page = site["reference/settings.html"]
+    _, schemas = msgspec.json.schema_components([config.SettingsFile])
+    inner = {name for schema in schemas.values() for name, each in schema["properties"].items() if "$ref" in str(each)}
+    named = {name for schema in schemas.values() for name in schema["properties"]} - inner
+    assert len(named) > 60
+    assert named - page.code == set()
+    assert [name for name in inner if not any(name.lower() in each.split("-") for each in page.ids)] == []
+
+
+def test_every_environment_variable_is_in_the_reference(site: Site) -> None:
+    source = Path(config.__file__).read_text("utf-8")
+    read = set(re.findall(r"given\.get\(\"([A-Z_]+)\"", source)) - {"TERM"}
+    read |= {name for each in providers.PROVIDERS.values() for name in (each.key_env, each.base_url_env) if name}
+    assert read - site["reference/settings.html"].code == set()
+
+
+def test_every_http_operation_is_in_the_reference(site: Site) -> None:
+    text = site["reference/http.html"].text
+    document = openapi.document(["offline"], True, "X-Conversation-Id")
+    operations = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
+    assert [each for each in operations if each not in text] == []
+
+
+def test_every_rpc_method_event_error_and_schema_is_in_the_reference(site: Site) -> None:
+    page = site["reference/rpc.html"]
+    document: dict[str, Any] = json.loads((DOCS / "reference/rpc.schema.json").read_text("utf-8"))
+    methods = {each["name"] for each in document["methods"]}
+    assert {name.replace(".", "") for name in methods} - page.ids == set()
+    assert {name.lower() for name in document["components"]["schemas"]} - page.ids == set()
+    assert {*document["x-events"], *document["x-notifications"]} - page.code == set()
+    assert {str(each["code"]) for each in document["components"]["errors"].values()} - page.code == set()
+
+
+def test_every_public_name_of_the_package_is_in_the_python_reference(site: Site) -> None:
+    everywhere = set[str]().union(*(page.ids for path, page in site.items() if path.startswith("reference/")))
+    methods = {
+        f"{facets.FACETS[facet].__module__}.{facets.FACETS[facet].__name__}.{name}"
+        for facet, _, name in (call.partition(".") for call in facets.calls())
+        if name
+    }
+    methods |= {f"holdfast.SessionDB.{call}" for call in facets.calls() if "." not in call}
+    assert methods - everywhere == set()
+    for module in (errors, events, reports, settings, types):
+        classes = [
+            each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__
+        ]
+        assert {f"{module.__name__}.{each.__name__}" for each in classes} - everywhere == set()
+    assert {f"holdfast.model.{name}" for name in model.__all__} - everywhere == set()
+    modules = {"errors", "events", "model", "reports", "settings", "types"}
+    named = {f"holdfast.{name}" for name in {*holdfast.__all__} - modules - {"NewConversation", "NewMessage"}}
+    assert named - everywhere == set()
+
+
+def test_calls_of_the_python_overview_are_linked(site: Site) -> None:
+    links = site["reference/python-api.html"].links
+    assert "python/session-db.html#holdfast.SessionDB.append_message" in links
+    assert "python/facets.html#holdfast.store.mail.mail.Mail.post" in links
+
+
+def test_no_page_loads_anything_from_another_host(site: Site, folder: Path) -> None:
+    resources = {each for page in site.values() for each in page.resources}
+    assert [each for each in resources if re.match(r"(?:[a-z]+:)?//", each)] == []
+    styles = "".join(path.read_text("utf-8") for path in folder.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
+    # With this attribute, the theme's script asks GitHub's API for figures about the repository.
+    assert [path for path, page in site.items() if 'data-md-component="source"' in page.text] == []
+
+
+def test_every_page_of_the_docs_is_in_the_navigation(site: Site) -> None:
+    listed = site["index.html"].links
+    for page in DOCS.rglob("*.md"):
+        assert page.relative_to(DOCS).with_suffix(".html").as_posix() in listed, page
+    assert {"changelog.html", "contributing.html", "examples.html"} <= listed
+
+
+def test_links_of_the_site_lead_to_pages_and_to_the_repository(site: Site, folder: Path) -> None:
+    for path, page in site.items():
+        for link in page.links:
+            target = unquote(link.partition("#")[0])
+            if target.startswith(ADDRESS + "/blob/HEAD/"):
+                assert (ROOT / target.removeprefix(ADDRESS + "/blob/HEAD/")).exists(), (path, link)
+            elif path != "404.html" and target and not re.match(r"[a-z]+:", target):
+                assert (folder / path).parent.joinpath(target).exists(), (path, link)
+
+
+def test_address_of_the_repository_is_the_same_everywhere() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
+    assert list(urls) == ["Homepage", "Documentation", "Repository", "Changelog", "Issues"]
+    assert urls["Repository"] == urls["Homepage"] == ADDRESS
+    assert [url for url in urls.values() if not url.startswith(ADDRESS)] == []
+    assert yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["repo_url"] == ADDRESS
+    assert f"git clone {ADDRESS} " in (DOCS / "get-started.md").read_text("utf-8")
