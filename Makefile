@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 JOBS ?= 4
 
 .DEFAULT_GOAL := help
-.PHONY: help run test acceptance lint types bench chaos pictures lock clean
+.PHONY: help run test acceptance lint types bench chaos pictures docs lock clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ chaos: $(VENV)/dev.stamp ## long, seeded fault runs: make chaos SEED=1 ROUNDS=50
 pictures: $(VENV)/dev.stamp ## take the terminal pictures of the guide again; needs tmux
 	@$(BIN)/python docs/pictures/make.py
 
+docs: $(VENV)/dev.stamp ## build the documentation site into site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 lock: ## write constraints.txt anew, with the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
@@ -56,4 +59,4 @@ lock: ## write constraints.txt anew, with the newest versions that pyproject.tom
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-lock
 
 clean: ## forget the set-up
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site
