@@ -105,19 +105,6 @@ def test_session_survives_its_agent_process(client: Client) -> None:
     assert list(conversations(client.home).values()) == [["My train leaves at 9:40.", "When does my train leave?"]]
 
 
-def test_compacted_session_is_loaded_and_continued(client: Client) -> None:
-    with session(client):
-        for number in range(1, 5):
-            client.run("prompt", f"The harbour of {number} has {number * 7} boats in it. " * 40)
-        assert "Compacted up to message" in client.run("prompt", "/compact here 1")
-        os.kill(client.agent(), signal.SIGKILL)
-        assert "[done] end_turn" in client.run("prompt", "How many boats are in the harbour of 2?")
-    ((conversation, said),) = conversations(client.home).items()
-    assert len(said) == 5
-    with SessionDB(client.home / "data" / "holdfast.db") as db:
-        assert len(db.compactions(conversation)) == 1
-
-
 def test_turn_is_cancelled_from_another_command(client: Client) -> None:
     with session(client):
         asked = client.start("--approve-all", "prompt", "run `touch begun; sleep 600`")

@@ -7,12 +7,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+import hypothesis
+import msgspec
 import openai as sdk
+import pydantic
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
+from openai.types.chat import completion_create_params
 
-from holdfast.model.openai import adapter
-from tests.support.provider_calls import collect
+from holdfast import types
+from holdfast.model import base, request_common
+from holdfast.model.openai import adapter, request
+from tests.support.provider_calls import TOOL, any_message, collect, expand
 from tests.support.replay_server import Answer, Server, events
 
 KEY = "sk-a-key-of-mine"
@@ -139,3 +145,14 @@ async def test_same_call_is_the_same_request() -> None:
     assert (ours.method, ours.path) == (theirs.method, theirs.path)
     for name in ("authorization", "content-type"):
         assert ours.headers[name] == theirs.headers[name]
+
+
+KNOWN = pydantic.TypeAdapter(completion_create_params.CompletionCreateParamsStreaming)
+
+
+@hypothesis.given(hypothesis.strategies.lists(any_message("openai"), max_size=8))
+def test_any_request_fits_the_types_of_the_sdk(messages: list[types.Message]) -> None:
+    asked = base.Request(messages=messages, system="S", tools=[TOOL], temperature=1.0)
+    built = request.build(asked, request.Dialect(provider="other"), model="m")
+    body = msgspec.json.decode(request_common.encode(built))
+    assert expand(KNOWN.validate_python(body)) == body

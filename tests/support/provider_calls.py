@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -57,6 +57,15 @@ async def collect(
     except errors.ModelError as error:
         return builder.reply(), deltas, error
     return builder.reply(), deltas, None
+
+
+def expand(value: Any) -> Any:
+    """Return a expand value with all of its lazily checked parts."""
+    if isinstance(value, Mapping):
+        return {key: expand(part) for key, part in value.items()}
+    if isinstance(value, str | bytes | int | float | None):
+        return value
+    return [expand(part) for part in value]
 
 
 IMAGE = {"type": "image", "media_type": "image/jpeg", "data": "aGk="}
