@@ -242,20 +242,6 @@ def test_sessions_of_one_process_run_concurrently(tmp_path: Path) -> None:
     assert stored_texts(tmp_path, quick) == [HELLO]
 
 
-# --- invalid frames --------------------------------------------------------------------------------
-
-
-def test_invalid_frame_gets_an_error_and_an_unexpected_response_none(tmp_path: Path) -> None:
-    with editor.open_editor(tmp_path) as made:
-        before = len(made.frames)
-        made.raw(b"nonsense")
-        made.raw(b'{"jsonrpc": "2.0", "id": 4711, "result": {"outcome": {"outcome": "cancelled"}}}')
-        made.raw(b'{"jsonrpc": "2.0", "method": "' + b"x" * (65 << 20) + b'"}')
-        assert made.ask("session/list")["sessions"] == []
-        assert [each["error"]["code"] for each in made.frames[before:-1]] == [-32700, -32600]
-    assert "Traceback" not in (tmp_path / "stderr.txt").read_text()
-
-
 # --- large sessions ------------------------------------------------------------------------------------
 
 

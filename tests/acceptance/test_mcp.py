@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-import signal
 import socket
 import subprocess
 import time
@@ -136,23 +134,6 @@ async def test_tools_of_the_reference_server_are_listed_called_and_refused(way: 
             assert "Lisbon" in said
 
 
-@ways
-async def test_long_operation_reports_progress(way: str, tmp_path: Path) -> None:
-    with everything(way, tmp_path) as config:
-        async with connect(config, tmp_path) as connected:
-            heard: list[str] = []
-            name = "every__trigger-long-running-operation"
-            said = await call(connected, name, heard, duration=2, steps=4)
-            assert "completed" in said.lower()
-            assert heard[0].startswith("every: 1 of 4")
-            assert len(heard) >= 2
-
-
-async def test_workspace_is_the_only_root(tmp_path: Path) -> None:
-    async with connect(as_process("every", "server-everything"), tmp_path) as connected:
-        assert tmp_path.as_uri() in await call(connected, "every__get-roots-list")
-
-
 # --- killed in the middle ------------------------------------------------------------------------------
 
 
@@ -160,35 +141,6 @@ async def began(heard: list[str]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not heard:
             await asyncio.sleep(0.01)
-
-
-async def test_server_process_killed_during_a_call_is_restarted(tmp_path: Path) -> None:
-    async with connect(as_process("every", "server-everything"), tmp_path) as connected:
-        heard: list[str] = []
-        name = "every__trigger-long-running-operation"
-        calling = asyncio.create_task(call(connected, name, heard, duration=60, steps=120))
-        await began(heard)
-        os.kill(await asyncio.to_thread(process_of, "server-everything"), signal.SIGKILL)
-        with pytest.raises(errors.ToolFailed, match="stopped in the middle of the call"):
-            await calling
-        assert await call(connected, "every__echo", message="again") == "Echo: again"
-
-
-def process_of(package: str) -> int:
-    """Return the process id of the server, a descendant of this process."""
-    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [re.split(r"\s+", line.strip(), maxsplit=2) for line in listed.splitlines()]
-    parents = {pid: parent for pid, parent, _ in rows}
-
-    def below(pid: str) -> bool:
-        while pid in parents:
-            pid = parents[pid]
-            if pid == str(os.getpid()):
-                return True
-        return False
-
-    (found,) = [pid for pid, _, args in rows if package in args and "supervisor.py" not in args and below(pid)]
-    return int(found)
 
 
 async def test_http_server_lost_during_a_call_is_reconnected(tmp_path: Path) -> None:

@@ -30,7 +30,9 @@ def test_input_is_answered_by_frames_only(tmp_path: Path) -> None:
     with cli_process.start(tmp_path, "acp", **options) as process:
         process.stdin.write("\udcff\udcfe nonsense\n")
         notification = {"jsonrpc": "2.0", "method": "session/dance"}
-        send(process, HELLO, [], request(2, "session/list", {}), request(3, "session/explode", {}), notification)
+        unexpected = {"jsonrpc": "2.0", "id": 4711, "result": {"outcome": {"outcome": "cancelled"}}}
+        send(process, HELLO, [], unexpected, request(2, "session/list", {}), request(3, "session/explode", {}))
+        send(process, notification)
         answers = [json.loads(process.stdout.readline()) for _ in range(5)]
         rest, err = process.communicate(timeout=cli_process.PATIENCE)
     assert (process.returncode, rest) == (0, ""), err

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import termios
 from pathlib import Path
@@ -20,7 +19,7 @@ from hypothesis import strategies
 from holdfast import SessionDB, events
 from holdfast.cli import chat, stdin_text
 from holdfast.runtime import wording
-from tests.support import cli_in_process, cli_process, polling, provider_process, replay_server
+from tests.support import cli_in_process, cli_process, polling, replay_server
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, Run
 from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
 
@@ -265,28 +264,6 @@ def test_max_cost_ends_a_turn_at_the_limit(holdfast: Holdfast, configure: Config
         assert holdfast("-p", "go", **provider.env).out.endswith("Done.\n")
 
 
-def test_full_window_is_compacted_and_a_long_message_is_reported(
-    holdfast: Holdfast, configure: Configure, tmp_path: Path
-) -> None:
-    configure(f'[models."{provider_process.MODEL}"]\nwindow = 12000\n')
-    line, options = "The boats stay in the harbour at pier seven. ", ["--output-format", "json"]
-    with serve(reply(line * 180)) as provider, SessionDB(tmp_path / "data" / "holdfast.db") as db:
-        pasted = (line * 5_267).encode()
-        done = holdfast("-p", *options, piped=pasted, **provider.env)
-        assert done.data["truncated"]["characters"] >= len(pasted.strip()) > 10 * done.data["truncated"]["sent"] > 0
-        assert "characters of your message" in done.err
-        (head,) = db.list_sessions()
-        for number in range(9):
-            done = holdfast("-c", "-p", f"What about pier {number}?", *options, **provider.env)
-            assert done.code == 0
-            if len(db.sessions(head.id)) > 1:
-                break
-        assert db.admin.fsck().ok
-    assert "Compacted up to message" in done.err
-    assert "The summary is an extract" in done.err
-    assert done.data["final_response"].strip() == (line * 180).strip()
-
-
 # --- interruption --------------------------------------------------------------------------------------
 
 
@@ -349,27 +326,6 @@ def test_documentation_names_every_option_field_exit_and_event() -> None:
     assert named >= RESULT | set(get_args(events.Exit)) | set(chat.FORMATS)
     # Only a chat emits Quit.
     assert named >= {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind is not events.Quit}
-
-
-# --- the network ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("resolves", [True, False], ids=["dead server", "no network"])
-def test_unreachable_model_is_reported_and_the_message_is_kept(
-    holdfast: Holdfast, tmp_path: Path, resolves: bool
-) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        host = f"127.0.0.1:{closed.getsockname()[1]}" if resolves else "nowhere.invalid"
-    key = {"OPENAI_API_KEY": "key", "HOLDFAST_MODEL": "openai/x"}
-    done = holdfast("-p", "hello there", **key, OPENAI_BASE_URL=f"http://{host}/v1")
-    assert (done.code, done.out) == (1, "")
-    first, *waits, last = done.err.splitlines()
-    assert first.startswith(f"openai/x (http://{host}) cannot be reached: ")
-    assert all(line.startswith("Trying again in ") for line in waits), waits
-    assert last.startswith(f"holdfast: openai/x (http://{host}) cannot be reached: ")
-    assert last.endswith(" Your message is stored: /retry asks again.")
-    assert cli_process.read_log(tmp_path) == [("user", "hello there")]
 
 
 # --- the disk ------------------------------------------------------------------------------------------
