@@ -73,13 +73,6 @@ class Editor:
     def ask(self, method: str, **params: Any) -> Frame:
         return self.answer(self.begin(method, **params))
 
-    def raw(self, line: bytes) -> None:
-        """Send these bytes and a newline."""
-        assert self.process.stdin is not None
-        with self._writing:
-            self.process.stdin.write(line + b"\n")
-            self.process.stdin.flush()
-
     def new(self, **more: Any) -> str:
         session: str = self.ask("session/new", cwd=str(self.home), mcpServers=[], **more)["sessionId"]
         return session
@@ -163,7 +156,10 @@ class Editor:
 
     def _send(self, frame: Frame) -> None:
         self.wire.sent(frame)
-        self.raw(json.dumps(frame).encode())
+        assert self.process.stdin is not None
+        with self._writing:
+            self.process.stdin.write(json.dumps(frame).encode() + b"\n")
+            self.process.stdin.flush()
 
     def _read(self) -> None:
         assert self.process.stdout is not None

@@ -144,20 +144,6 @@ async def test_entry_never_interrupts_a_turn(db: AsyncSessionDB) -> None:
     assert await log(db) == ["Work.", "", "done", "Worked.", "one ended", "Saw it."]
 
 
-async def test_two_processes_answer_an_entry_once(db: AsyncSessionDB) -> None:
-    for number in range(4):
-        here = f"talk{number}"
-        await add_entries(db, f"one{number}", conversation=here)
-        models = [ScriptedModel(["Saw it."]) for _ in range(2)]
-        async with open_runtime(db, models[0]) as first, open_runtime(db, models[1]) as second:
-            with first.subscribe(here), second.subscribe(here):
-                await settled(db)
-                await first.wait_idle(here)
-                await second.wait_idle(here)
-        assert await log(db, here) == [f"one{number} ended", "Saw it."]
-        assert sum(len(model.requests) for model in models) == 1
-
-
 async def test_entry_that_was_answered_but_not_settled_is_not_answered_again(db: AsyncSessionDB) -> None:
     (row,) = await add_entries(db, "one")
     message = inbox_messages.submitted(row)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from holdfast import SessionDB
 from tests.support import pty_terminal
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, read_log
-from tests.support.provider_process import hanging_reply, refusal, reply, serve, tool_call
+from tests.support.provider_process import hanging_reply, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
 LEAVE, STOP, ENTER = "\x04", "\x03", "\r"
@@ -53,21 +52,6 @@ def test_chat_without_a_message_stores_nothing(tmp_path: Path) -> None:
 
 
 # --- a turn --------------------------------------------------------------------------------------------
-
-
-def test_chat_continues_after_ctrl_c_and_a_refused_request(tmp_path: Path) -> None:
-    answers = hanging_reply("Once", " upon"), refusal(401, "Incorrect API key provided"), reply("Second.")
-    with serve(*answers) as provider, open_terminal(tmp_path, env=provider.env) as screen:
-        screen.enter("tell me")
-        screen.wait_for("Once upon")
-        screen.type(f"{STOP}one{ENTER}two{ENTER}")
-        screen.wait_for("Interrupted. The conversation up to here is saved.")
-        for text in ("> one", "key", "> two", "Second."):
-            screen.wait_for(text)
-        assert screen.leave() == 0
-        assert re.search(r"Once upon\s+Interrupted", screen.shown)
-    assert user_messages(tmp_path) == ["tell me", "one", "two"]
-    assert read_log(tmp_path)[1] == ("assistant", "Once upon")
 
 
 @pytest.mark.parametrize(("number", "busy"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, True)])
@@ -150,29 +134,6 @@ def test_control_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
         assert screen.shown.count("\\x1b]0;owned\\x07") >= 4
         for code in ("\x1b]0;", "\x1b[2J", "\x9b", "\u202e", "\x07"):
             assert code not in screen.raw
-
-
-@pytest.mark.parametrize(
-    ("columns", "env", "mark", "answer"),
-    [(20, {}, "✓", "naïve 漢字"), (80, {"PYTHONIOENCODING": "ascii"}, "ok: read_file", r"na\xefve \u6f22\u5b57")],
-    ids=["narrow", "ascii"],
-)
-def test_lines_fit_the_terminal_and_its_encoding(
-    tmp_path: Path, columns: int, env: dict[str, str], mark: str, answer: str
-) -> None:
-    (tmp_path / "notes.txt").write_text("a note that is longer than a narrow terminal is wide, and more\n")
-    call = tool_call("read_file", '{"path": "notes.txt"}')
-    with (
-        serve(call, reply("naïve 漢字")) as provider,
-        open_terminal(tmp_path, columns=columns, env={**provider.env, **env}) as screen,
-    ):
-        screen.enter("hi")
-        screen.wait_for(mark)
-        screen.wait_for(answer)
-        assert screen.leave() == 0
-        drawn = [line for line in screen.shown.split("\n") if line[:1] in ("H", "A", "→", "✓", "o", "-")]
-        assert len(drawn) >= 3
-        assert max(map(len, drawn)) <= columns
 
 
 # --- the first start ----------------------------------------------------------------------------------

@@ -133,20 +133,6 @@ def export(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
     return tmp_path / "trip.jsonl"
 
 
-def test_forged_message_is_refused_with_its_line(holdfast: Holdfast, export: Path, tmp_path: Path) -> None:
-    lines = export.read_text("utf-8").splitlines(keepends=True)
-    forged = next(number for number, line in enumerate(lines) if "message 3" in line)
-    lines[forged] = lines[forged].replace("message 3", "forged")
-    export.write_text("".join(lines), "utf-8")
-    done = holdfast("sessions", "import", export, "--db", tmp_path / "other.db")
-    assert (done.code, done.out) == (1, "1 imported, 2 refused; 1 message imported.\n")
-    assert "were changed, lost or added" in done.err
-    data = holdfast("sessions", "import", export, "--json", "--db", tmp_path / "other.db").data
-    assert [outcome["outcome"] for outcome in data["outcomes"]] == ["refused", "refused", "already_there"]
-    assert data["outcomes"][0]["line"] > forged
-    assert not data["ok"]
-
-
 def test_deleted_conversation_is_imported_only_with_revive(holdfast: Holdfast, trip: Path, export: Path) -> None:
     with SessionDB(trip) as db:
         db.delete_conversation("other")

@@ -9,11 +9,10 @@ import pytest
 
 from holdfast import AsyncSessionDB, errors, events, types
 from holdfast.agent.commands import context
-from holdfast.compaction import base
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import agents
-from tests.support.compaction import WINDOW, FakeSummarizer, compacting_agent, fill
+from tests.support.compaction import WINDOW, FakeSummarizer, fill
 from tests.support.runtimes import answer_text, notice_text, open_runtime, run_command
 
 
@@ -94,36 +93,6 @@ async def test_running_compact_command_is_stopped(how: str, db: AsyncSessionDB) 
         await asyncio.wait([command])
         assert command.cancelled() == (how == "cancel")  # closing does not cancel the sender
         assert (await db.leases(), stuck.cancelled, len(await db.sessions("talk"))) == ([], True, 1)
-
-
-async def test_pinned_message_stays_over_compactions_until_it_is_unpinned(db: AsyncSessionDB) -> None:
-    await fill(db)
-    (original,) = await db.transcript("talk", 8, 9)
-    async with open_compacting(db) as run:
-        assert (await answer_text(run, "/pin 9")).startswith("Pinned; every compaction keeps it: [9 user] Question 4")
-        assert "Pinned, so kept: 1, 2, 9." in await answer_text(run, "/compact --preview")
-        for _ in range(2):
-            assert (await compact(run)).cut_seq > 9
-            assert original in (await db.context("talk")).messages
-            await add_more(db)
-        assert "no longer pinned" in await answer_text(run, "/unpin 9")
-        await compact(run)
-        assert original not in (await db.context("talk")).messages
-        assert (await context_seqs(db))[:2] == [1, 2]
-
-
-async def test_message_pinned_while_its_summary_is_written_is_not_summarized(db: AsyncSessionDB) -> None:
-    async def pin_meanwhile(request: base.SummaryRequest) -> str:
-        if len(writer.requests) == 1:
-            assert 9 in seqs(request.messages)
-            await db.pin("talk", 9)
-        return "In short. " + " ".join(request.must_keep)
-
-    await fill(db)
-    agent = compacting_agent(db, writer := FakeSummarizer(pin_meanwhile))
-    for outcome in (base.Outcome.BUSY, base.Outcome.COMPACTED):
-        assert (await agent.compress_context()).outcome is outcome
-        assert 9 in await context_seqs(db)
 
 
 async def test_pin_without_a_number_lists_the_pins(db: AsyncSessionDB) -> None:
