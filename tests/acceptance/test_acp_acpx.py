@@ -90,13 +90,6 @@ def test_allowed_command_runs_in_the_terminal_and_denied_one_does_not(client: Cl
     assert [path.name for path in client.home.glob("*.txt")] == ["yes.txt"]
 
 
-def test_files_are_read_through_the_client(client: Client) -> None:
-    (client.home / "notes.txt").write_text("The harbour opens at six.\n")
-    done = client.run("--approve-all", "exec", "read notes.txt")
-    assert "fs/read_text_file" in done
-    assert "The harbour opens at six." in done
-
-
 def test_session_survives_its_agent_process(client: Client) -> None:
     with session(client):
         client.run("prompt", "My train leaves at 9:40.")

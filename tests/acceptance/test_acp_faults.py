@@ -170,26 +170,6 @@ def test_prints_and_logs_go_to_standard_error_only(tmp_path: Path) -> None:
     assert heard.read_text().count("noise") == 60
 
 
-# --- cancellation -----------------------------------------------------------------------------
-
-
-def test_cancel_sent_right_after_its_prompt_is_honoured(tmp_path: Path) -> None:
-    disable_review(tmp_path)
-    rounds = 5
-    with (
-        provider_process.serve(*[provider_process.hanging_reply("Once ")] * rounds) as played,
-        editor.open_editor(tmp_path, env=played.env) as made,
-    ):
-        session = made.new()
-        for number in range(rounds):
-            asked = made.prompt(session, f"Tell me story {number}")
-            if number % 2:
-                before = len(made.text(session))
-                made.until(lambda before=before: len(made.text(session)) > before)
-            made.notify("session/cancel", sessionId=session)
-            assert made.answer(asked)["stopReason"] == "cancelled"
-
-
 # --- two editors -------------------------------------------------------------------------------------
 
 
@@ -229,17 +209,6 @@ def test_session_compacted_by_one_editor_continues_in_the_other(tmp_path: Path) 
     assert stored_texts(tmp_path, session)[-2:] == [HELLO, "And one more"]
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         assert len(db.compactions(session)) == 1
-
-
-def test_sessions_of_one_process_run_concurrently(tmp_path: Path) -> None:
-    with editor.open_editor(tmp_path) as made:
-        slow, quick = made.new(), made.new()
-        first, _ = start_command(made, slow)
-        assert made.stopped(quick, HELLO) == "end_turn"
-        made.notify("session/cancel", sessionId=slow)
-        assert made.answer(first)["stopReason"] == "cancelled"
-        assert made.wire.open_calls(slow) == set()
-    assert stored_texts(tmp_path, quick) == [HELLO]
 
 
 # --- large sessions ------------------------------------------------------------------------------------

@@ -60,21 +60,9 @@ EVENTS = [
 ]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
-async def test_events_are_the_same_however_the_bytes_are_split(size: int, end: bytes) -> None:
-    data = STREAM.replace(b"\n", end)
-    assert await read_answer(Answer([data[at : at + size] for at in range(0, len(data), size)])) == EVENTS
-
-
 @pytest.mark.parametrize("kind", [None, "text/plain", "text/event-stream; charset=latin-1"])
 async def test_stream_is_utf8_with_any_content_type(kind: str | None) -> None:
     assert await read_answer(Answer([STREAM], headers={"content-type": kind} if kind else {})) == EVENTS
-
-
-async def test_large_event_arrives_whole() -> None:
-    (event,) = await read_answer(Answer([replay_server.events("x" * 3_000_000)]))
-    assert event == httpx2.ServerSentEvent("message", "x" * 3_000_000)
 
 
 async def test_cut_connection_is_a_cut_after_an_event_and_unreachable_before() -> None:
