@@ -49,7 +49,7 @@ def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(
     assert died >= {"settle.claim_release_settled", "append.route_insert", "delivered.outgoing_delivered"}
 
 
-TRIES = 3
+TRIES = 10
 NOW = 1_790_000_000.0
 LONGER_THAN_LEASES = 3600.0
 

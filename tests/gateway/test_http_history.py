@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway.platforms.http import chat_completions, inline_images, request_history
+from holdfast.gateway.platforms.http import chat_completions, chat_requests, inline_images, request_history
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from tests.support import backends, conversations, gateways
@@ -113,6 +113,31 @@ async def test_concurrent_requests_with_one_history_do_not_share_a_conversation(
     assert len({each.ids[0] for each in several}) == 5
     assert chat.ids[0] in {each.ids[0] for each in several}
     assert sorted((await read_all(db)).values()) == sorted(each.said for each in several)
+
+
+async def test_turn_that_ends_during_the_lookup_of_another_request_is_noticed(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, is_busy = gateways.HeldModel("Hello!", "One.", "Two."), chat_requests.ChatRequests._is_busy
+    async with open_web(db, model) as web:
+        model.released.set()
+        chat = Client(web)
+        await chat.say("Hi")
+        model.reached.clear()
+        model.released.clear()
+        first, second = (Client(web, history=list(chat.said)) for _ in range(2))
+        turn = asyncio.create_task(first.say("1"))
+        await model.reached.wait()
+
+        async def check_after_the_turn(requests: chat_requests.ChatRequests, route: str) -> bool:
+            model.released.set()
+            await turn
+            return await is_busy(requests, route)
+
+        monkeypatch.setattr(chat_requests.ChatRequests, "_is_busy", check_after_the_turn)
+        await second.say("2")
+    assert first.ids[0] != second.ids[0]
+    assert await read_all(db) == {first.ids[0]: first.said, second.ids[0]: second.said}
 
 
 async def test_chats_with_equal_beginnings_are_kept_apart(db: AsyncSessionDB) -> None:

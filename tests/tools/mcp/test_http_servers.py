@@ -74,8 +74,8 @@ async def test_forgotten_session_is_opened_again(web: mcp_http_server.McpHttpSer
 
 
 async def test_unreachable_server_is_tried_after_growing_pauses_and_then_left_alone() -> None:
-    with mcp_http_server.serving() as web:
-        config = mcp_http_server.wanted(web)
+    async with mcp_http_server.serving() as web:
+        config = web.config
     clock, pauses = agents.LoopClock(), (0.0, 1_000.0, 2_000.0)
     async with running(config, backoff=pauses) as started:
         server = started.servers[0]

@@ -250,7 +250,11 @@ class ChatRequests:
         async with self._lock_history(continued):
             await self._wait_withdrawn(continued)
             found = await request_history.find(self._db, NAME, owner, before)
-            if found is not None and found.is_tip and not await self._is_busy(found.request.route):
+            is_idle = found is not None and found.is_tip and not await self._is_busy(found.request.route)
+            if is_idle:
+                # A turn that ended between the two reads has continued the conversation.
+                found = await request_history.find(self._db, NAME, owner, before)
+            if is_idle and found is not None and found.is_tip:
                 target = ChatTarget(str(found.request.address.get("name")), found.conversation_id)
             else:
                 target = target._replace(branch_of=found)
