@@ -90,25 +90,21 @@ def _take_a_turn(scene: Scene) -> None:
 
 def _compact(scene: Scene) -> None:
     lease = load.grant(scene.stage, scene.db, scene.c, scene.name, ttl=scene.chance.choice([0.001, 5.0, 5.0]))
-    if lease is None:
-        return
-    context = scene.db.context(scene.c, upto=lease.snapshot.last_seq)
-    cut = _cut(scene, context, lease.snapshot.last_seq)
-    summary = checker.summarize(context, cut)
-    load.commit(scene.stage, scene.db, scene.name, lease, f"{scene.c}-{scene.uid}", cut, summary)
-
-
-def _cut(scene: Scene, context: types.Context, last_seq: int) -> int:
-    # Somebody may have compacted further than this one saw: then it is too late, and the commit will say so.
-    return scene.chance.randint(min(context.cut_seq, last_seq), last_seq)
+    if lease is not None:
+        _commit(scene, lease, lease.snapshot.last_seq)
 
 
 def _compact_unleased(scene: Scene) -> None:
     seen = scene.db.snapshot(scene.c)
-    context = scene.db.context(scene.c, upto=seen.last_seq)
-    cut = _cut(scene, context, seen.last_seq)
+    _commit(scene, seen, seen.last_seq)
+
+
+def _commit(scene: Scene, work: types.Lease | types.Snapshot, last_seq: int) -> None:
+    context = scene.db.context(scene.c, upto=last_seq)
+    # If another process has compacted further meanwhile, the commit is refused.
+    cut = scene.chance.randint(min(context.cut_seq, last_seq), last_seq)
     summary = checker.summarize(context, cut)
-    load.commit(scene.stage, scene.db, scene.name, seen, f"{scene.c}-{scene.uid}", cut, summary)
+    load.commit(scene.stage, scene.db, scene.name, work, f"{scene.c}-{scene.uid}", cut, summary)
 
 
 def _two_calls(scene: Scene) -> None:

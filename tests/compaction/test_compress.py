@@ -15,7 +15,6 @@ from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
 from holdfast.runtime import wording
-from tests.faults import agent_processes
 from tests.support import agents, conversations
 from tests.support.compaction import (
     FakeSummarizer,
@@ -122,19 +121,6 @@ async def test_messages_written_during_a_compaction_are_not_summarized_and_stay(
     assert made.cut_seq < last
     said = [str(each).split(".")[0] for each in conversations.contents(await talk.context("talk"))[-120:]]
     assert said == [f"{when} {number}" for when in ("Too late", "Meanwhile") for number in range(60)]
-
-
-async def test_call_without_a_result_does_not_prevent_a_compaction(db: AsyncSessionDB) -> None:
-    await fill(db, exchanges=10)
-    call = types.ToolCall("dead", "shell", '{"command": "sleep 1000"}')
-    await db.append_messages("talk", [types.NewMessage(role="assistant", tool_calls=(call,))])
-    await append_questions(db, 60)
-    assert (await compact(db)).outcome is Outcome.COMPACTED
-    assert agent_processes.invalid(await db.context("talk")) == []
-    await db.append_message("talk", role="tool", tool_call_id="dead", content="finished at last")
-    context = await db.context("talk")
-    assert agent_processes.invalid(context) == []
-    assert "finished at last" in str(context[-1].content)
 
 
 # --- manual compactions ------------------------------------------------------------------------------------

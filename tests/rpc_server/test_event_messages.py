@@ -14,6 +14,7 @@ from tests.support.agents import turn_result
 MESSAGES: list[tuple[events.AnyEvent, str | None, dict[str, Any]]] = [
     (events.TurnQueued("pid 7"), "status", {"kind": "queued", "data": {"holder": "pid 7"}}),
     (events.TurnStarted("c", "s", "Hello", 3), "message.start", {"uid": "u", "seq": 3, "text": "Hello", "notice": ""}),
+    (events.TurnStarted("c", "s", "It ended.", 3, "process"), "message.start", {"uid": "u", "notice": "process"}),
     (events.TextDelta("Y"), "message.delta", {"kind": "text", "text": "Y"}),
     (events.ReasoningDelta("H"), "message.delta", {"kind": "reasoning", "text": "H"}),
     (events.MessageStored(1, "u", "user"), None, {}),

@@ -40,15 +40,6 @@ async def test_concurrent_prompts_and_commands_are_run_in_the_order_they_were_se
         assert [text for (text,) in client.payloads("message.start", "text")][1:] == ["Hello", "slow", "1", "2"]
 
 
-async def test_prompt_with_a_known_uid_is_not_stored_again() -> None:
-    async with rpc_client.connect(["one", "two"]) as (server, client):
-        key = await client.create()
-        for _ in range(2):
-            reply = await client.prompt(key, "Hello", uid="mine")
-            assert (reply["payload"]["text"], reply["payload"]["status"]) == ("one", "completed")
-        assert len(await server.db.transcript(key)) == 2
-
-
 @pytest.mark.parametrize("fault", [errors.RequestRefused("No."), ZeroDivisionError("inside")])
 async def test_failed_turn_has_an_end_and_the_next_is_answered(fault: Exception) -> None:
     async with rpc_client.connect([fault, "ok"]) as (_, client):
@@ -84,20 +75,6 @@ async def test_steer_reaches_the_running_turn_or_becomes_a_prompt(server: Harnes
     assert (became["steered"], became["prompt"]["uid"]) == (False, "s")
     server.model.say("Yes.", None)
     assert (await client.wait_for("message.complete", uid="s"))["payload"]["text"] == "Yes."
-
-
-async def test_process_notice_is_a_separate_turn_before_the_prompt() -> None:
-    async with rpc_client.connect(["Saw it.", "Fine."]) as (server, client):
-        await fill(server.db, 1)
-        await server.db.mail.add_inbox_entry("talk", "build", "The build ended.", kind="process")
-        await client.call("session.resume", session_id="talk")
-        await client.call("prompt.submit", session_id="talk", text="And now?", uid="mine")
-        await client.wait_for("message.complete", uid="mine")
-        started = client.payloads("message.start", "notice", "text", "uid")
-        uid = started[0][-1]
-        assert started == [("process", "The build ended.", uid), ("", "And now?", "mine")]
-        assert client.payloads("message.complete", "uid", "text") == [(uid, "Saw it."), ("mine", "Fine.")]
-        assert uid not in (None, "mine")
 
 
 async def test_prompt_without_a_session_id_uses_the_only_session_or_a_new_one() -> None:

@@ -70,8 +70,9 @@ async def test_invalid_arguments_start_nothing(run: ShellRunner, wrong: dict[str
 async def test_left_processes_are_stopped_and_counted(run: ShellRunner) -> None:
     note = "[2 processes it left were stopped; use start_process for processes that should continue.]"
     assert await run("sleep 1000 & setsid sleep 1001 & echo up") == f"up\n{note}\n[exit code 0]"
-    # A process cannot escape by changing its environment.
-    assert "1 process it left was" in await run("env -i setsid sleep 1001 & echo $! > pid; echo up")
+    # A process cannot escape by ignoring signals and changing its environment.
+    daemon = "(trap '' TERM; env -i setsid sleep 1001 & echo $! > pid)"
+    assert "1 process it left was" in await run(f"{daemon}; echo up")
     assert not process_info.start_ticks(int((run.root / "pid").read_text()))
     assert run.leash.at_large() == []
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import process_info
 from holdfast.tools.shell import shell, supervisor_client
 from tests.support.polling import until, until_async
 from tests.support.processes import TIED_PROGRAM, BackgroundProgram, Leash
@@ -99,15 +98,6 @@ def test_children_may_finish_by_themselves(runner: SupervisorRunner) -> None:
     status = runner.run_tied("echo first; (read -t 0.05 <> <(:); echo last) &")
     assert (status.exit_code, status.left) == (0, 0)
     assert runner.output == "first\nlast\n"
-
-
-def test_daemon_that_ignores_signals_is_killed_and_counted(runner: SupervisorRunner, tmp_path: Path) -> None:
-    pid = tmp_path / "pid"
-    status = runner.run_tied(f"(trap '' TERM; setsid sleep 1001 & echo $! > {pid}); echo up")
-    assert runner.output == "up\n"
-    assert (status.exit_code, status.left, status.stuck) == (0, 1, 0)
-    assert runner.leash.at_large() == []
-    assert not process_info.start_ticks(int(pid.read_text()))
 
 
 @pytest.mark.parametrize(

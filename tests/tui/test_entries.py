@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
 import pytest
 
 from holdfast import content_parts, types
 from holdfast.tui.entries import Entry, TranscriptRange, build_entries
-
-
-def message(seq: int, role: types.Role, content: types.Content = "", **body: Any) -> types.Message:
-    encoded = msgspec.json.encode(types.Body(content=content, **body)).decode()
-    return types.Message(seq, f"u{seq}", "s", role, 0.0, encoded)
+from tests.support.messages import message
 
 
 def compaction(epoch: int, cut: int, base: int | None = None) -> types.Compaction:
