@@ -32,7 +32,7 @@ ENDS = ["settle.committed", "delivered.begun", "delivered.committed", "append.co
 
 
 async def test_conversation_of_a_chat_continues_and_replies_go_to_the_chat(db: AsyncSessionDB) -> None:
-    async with gateways.open_gateway(db, ScriptedModel(["Hello!", "Fine."])) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Hello!", "Fine."]), poll=60.0) as (_, chat):
         await chat.say("Hi", key="1", chat="42", sender="42")
         await chat.replies(1)
         await chat.say("How are you?", key="2", chat="42", sender="42")
