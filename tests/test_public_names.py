@@ -13,84 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, types
+from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors
 from holdfast.acp import channel, client
-from tests.support import conversations, facets
-
-# What callers may give, in the order and by the names they may rely on; more may be added behind.
-SIGNATURES = {
-    "create_session": "(self, session_id=None, *, source, model=None, parent_session_id=None, title=None)",
-    "get_session": "(self, session_id)",
-    "continuations": "(self, session_id)",
-    "head": "(self, session_id)",
-    "list_sessions": "(self)",
-    "resolve": "(self, text)",
-    "append_message": "(self, session_id, *, role, content='', uid=None, expect_head=False, create=None, lease=None)",
-    "append_messages": "(self, session_id, messages)",
-    "context": "(self, session_id, upto=None)",
-    "transcript": "(self, session_id)",
-    "end_session": "(self, session_id, end_reason)",
-    "end_conversation": "(self, session_id, end_reason)",
-    "resume": "(self, session_id)",
-    "branch": "(self, session_id, at_seq=None)",
-    "hide": "(self, session_id, from_seq)",
-    "show": "(self, session_id)",
-    "pin": "(self, session_id, seq)",
-    "unpin": "(self, session_id, seq)",
-    "pins": "(self, session_id)",
-    "redact": "(self, session_id, seq)",
-    "delete_conversation": "(self, session_id)",
-    "acquire_lease": "(self, session_id, purpose, holder=None, ttl=30.0)",
-    "renew_lease": "(self, lease)",
-    "release_lease": "(self, lease)",
-    "try_acquire_compression_lock": "(self, session_id, holder, ttl_seconds=300.0)",
-    "refresh_compression_lock": "(self, session_id, holder)",
-    "release_compression_lock": "(self, session_id, holder)",
-    "get_compression_lock_holder": "(self, session_id)",
-    "commit_compaction": "(self, work, *, summary, cut_seq)",
-    "undo_compaction": "(self, session_id)",
-    "redo_compaction": "(self, session_id)",
-    "budget": "(self, session_id)",
-    "update_budget": "(self, session_id, version, body)",
-    "memory.add": "(self, owner, text)",
-    "memory.all": "(self, owner)",
-    "memory.update": "(self, owner, memory_id, text)",
-    "memory.delete": "(self, owner, memory_id)",
-    "set_session_title": "(self, session_id, title)",
-    "set_session_folder": "(self, session_id, folder)",
-    "admin.finalize_orphaned_sessions": "(self, older_than_days=7)",
-    "admin.prune_empty_sessions": "(self)",
-    "admin.fsck": "(self)",
-    "close": "(self)",
-}
-
-ATTRIBUTES: dict[type, str] = {
-    types.Session: "id conversation_id parent_session_id source model title started_at ended_at end_reason"
-    " message_count",
-    types.Message: "seq uid session_id role content tool_calls tool_call_id at",
-    types.Receipt: "seq session_id moved_from epoch duplicate resumed",
-    types.Context: "epoch last_seq",
-    types.Report: "ok violations",
-}
-
-
-def parameters(text: str) -> dict[str, inspect.Parameter]:
-    made: dict[str, Callable[..., object]] = {}
-    exec(f"def made{text}: ...", {}, made)
-    return dict(inspect.signature(made["made"]).parameters)
-
-
-@pytest.mark.parametrize("name", SIGNATURES)
-def test_method_accepts_the_promised_arguments(name: str) -> None:
-    actual = dict(inspect.signature(facets.method(name)).parameters)
-    expected = parameters(SIGNATURES[name])
-    for parameter in expected.values():
-        assert parameter.name in actual
-        assert actual[parameter.name].kind == parameter.kind
-        assert actual[parameter.name].default == parameter.default
-    positional = [each.name for each in expected.values() if each.kind == each.POSITIONAL_OR_KEYWORD]
-    assert list(actual)[: len(positional)] == positional
-    assert all(each.default is not each.empty for each in actual.values() if each.name not in expected)
+from tests.support import conversations
 
 
 def test_store_is_made_from_a_target_and_options() -> None:
@@ -100,11 +25,6 @@ def test_store_is_made_from_a_target_and_options() -> None:
     ]  # fmt: skip
     assert hasattr(SessionDB, "__enter__")
     assert next(iter(inspect.signature(AsyncSessionDB).parameters)) == "db"
-
-
-@pytest.mark.parametrize("kind", ATTRIBUTES, ids=lambda kind: kind.__name__)
-def test_value_has_the_promised_attributes(kind: type) -> None:
-    assert [name for name in ATTRIBUTES[kind].split() if not hasattr(kind, name)] == []
 
 
 # --- importing -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class NewInboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The chat that replies are sent to. Messages to one chat are sent in order."""
     sender: str
     address: dict[str, Any]
-    """What the platform needs to send a reply to the chat."""
+    """The data that the platform needs to send a reply to the chat."""
     text: str = ""
     parts: list[dict[str, Any]] = []
     """Content parts other than the text, as in a message. Attachments are named by their digests."""

@@ -318,7 +318,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Context(Sequence[Message]):
-    """What the model sees: pinned messages, summary, and all messages after the cut. Computed, never stored."""
+    """The model's view: pinned messages, summary, and all messages after the cut. Computed, never stored."""
 
     __slots__ = ("compaction", "conversation_id", "cut_seq", "epoch", "last_seq", "messages", "running", "session_id")
 
@@ -490,7 +490,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     allowed: bool
     by: str
-    """What decided: a rule, a grant, a user of a client, or the lack of a client that could ask."""
+    """The decider: a rule, a grant, a user of a client, or the lack of a client that could ask."""
     at: float
     ended_at: float | None = None
     ok: bool | None = None

@@ -158,7 +158,7 @@ def selected(option: object) -> dict[str, Any]:
         (selected("deny"), "the editor: no"),
         ({"result": {"outcome": {"outcome": "cancelled"}}}, "the editor: no"),
         *(
-            (each, "nobody")
+            (each, "no approver")
             for each in (
                 {"result": None},
                 {"result": {"outcome": "once"}},
@@ -186,8 +186,8 @@ async def test_only_an_approval_permits_and_only_a_denial_is_attributed_to_the_p
         assert editor.received("tool_call_update")[-1]["status"] == "failed"
         (told,) = (each.content for each in await editor.program.db.transcript(session) if each.role == "tool")
         assert await approvals.audit_rows(editor.program.db) == [("make it", False, by, None)]
-    assert str(told).endswith(sessions.NOT_ASKED if by == "nobody" else "The person denied it.")
-    assert ("denied" in str(told)) is (by != "nobody")
+    assert str(told).endswith(sessions.NOT_ASKED if by == "no approver" else "The person denied it.")
+    assert ("denied" in str(told)) is (by != "no approver")
 
 
 async def test_remembered_approval_is_not_asked_for_again() -> None:

@@ -51,11 +51,11 @@ def write_tool(danger: str = "") -> tools.Tool:
 @pytest.mark.parametrize(
     ("mode", "law", "danger", "deciders"),
     [
-        ("code", None, "", ["mode: code", "nobody"]),
-        ("code", None, "Look twice.", ["nobody", "nobody"]),
-        ("code", policy(deny=["write_file"]), "", ["rule: deny write_file", "nobody"]),
-        ("code", policy(ask=["write_file"]), "", ["nobody", "nobody"]),
-        ("ask", None, "", ["nobody", "nobody"]),
+        ("code", None, "", ["mode: code", "no approver"]),
+        ("code", None, "Look twice.", ["no approver", "no approver"]),
+        ("code", policy(deny=["write_file"]), "", ["rule: deny write_file", "no approver"]),
+        ("code", policy(ask=["write_file"]), "", ["no approver", "no approver"]),
+        ("ask", None, "", ["no approver", "no approver"]),
         ("read-only", policy(allow=["write_file", "shell"]), "", ["mode: read-only", "mode: read-only"]),
     ],
 )

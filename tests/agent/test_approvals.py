@@ -30,7 +30,7 @@ from tests.support.runtimes import answer_text, events_until, run_command
             "A rule in the settings forbids it (deny shell(git push)).",
             "rule: deny shell(git push)",
         ),
-        ("make", {}, False, f"Error: Not allowed: Run make. {approvals.NO_APPROVER}", "nobody"),
+        ("make", {}, False, f"Error: Not allowed: Run make. {approvals.NO_APPROVER}", "no approver"),
     ],
     ids=["allowed", "forbidden", "no approver"],
 )

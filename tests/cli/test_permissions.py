@@ -137,7 +137,7 @@ def audited(tmp_path: Path) -> Path:
         for name, command, allowed, by, ok in (
             ("one", "git diff", True, "rule: allow shell(git diff)", True),
             ("one", "make \x1b[31m", True, "me: once", False),
-            ("two", "rm -rf /", False, "nobody", None),
+            ("two", "rm -rf /", False, "no approver", None),
             ("two", "sleep 9", True, "me: always", None),
         ):
             number = db.permissions.begin_audit(name, "c", "shell", command, allowed, by)
@@ -152,7 +152,7 @@ def test_audit_shows_time_outcome_actor_and_command(holdfast: Holdfast, audited:
     assert shown.code == 0
     assert shown.out.splitlines() == [
         "2026-05-31 20:26  no end  shell  me: always                   sleep 9",
-        "2026-05-30 20:26  denied  shell  nobody                       rm -rf /",
+        "2026-05-30 20:26  denied  shell  no approver                  rm -rf /",
         "2026-05-29 20:26  failed  shell  me: once                     make \\x1b[31m",
         "2026-05-28 20:26  done    shell  rule: allow shell(git diff)  git diff",
     ]

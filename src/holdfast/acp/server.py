@@ -74,7 +74,7 @@ def _request_error(error: errors.HoldfastError) -> exceptions.RequestError:
 
 
 class Program(Protocol):
-    """What the server needs of the program."""
+    """The part of the program that the server uses."""
 
     @property
     def db(self) -> async_db.AsyncSessionDB: ...

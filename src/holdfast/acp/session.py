@@ -325,7 +325,7 @@ class EditorSession:
                     asking.add_done_callback(self._asking.discard)
             case _:
                 if isinstance(event, events.TurnFinished):
-                    self._tool_results.clear()  # Those of interrupted calls.
+                    self._tool_results.clear()  # Results of interrupted calls are dropped.
                 await self._send(self._updates.build(event, is_answer=self._is_command_output(event)))
                 if isinstance(event, events.TurnFinished | events.Compacted):
                     await self._send([each for each in [await self._usage()] if each is not None])

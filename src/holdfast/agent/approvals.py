@@ -80,7 +80,7 @@ class Approvals:
         self._store, self.law, self.owner = store, law or rules.Policy(), owner
         self._approve, self._yes = approve, yes
         self.mode: Mode = "ask"
-        """What is allowed without asking, as the person chose. Rules that deny still apply."""
+        """The permission mode that the user chose. Deny rules apply in every mode."""
         self._approvers = Counter[str]()
         self._pending: dict[tuple[str, str], PendingApproval] = {}
         self._numbers = Counter[str]()
@@ -108,7 +108,7 @@ class Approvals:
             if self._approvers[conversation_id] <= 0:
                 del self._approvers[conversation_id]
                 for pending in self.pending(conversation_id):
-                    _decide(pending, Decision(False, "nobody", APPROVER_LEFT))
+                    _decide(pending, Decision(False, "no approver", APPROVER_LEFT))
 
     def pending(self, conversation_id: str) -> list[PendingApproval]:
         """Return the pending approvals of this conversation, oldest first."""
@@ -136,7 +136,7 @@ class Approvals:
     def expire(self, conversation_id: str, request_id: str, why: str) -> None:
         """Deny a request that was not answered, without naming a person."""
         if (pending := self._pending.pop((conversation_id, request_id), None)) is not None:
-            _decide(pending, Decision(False, "nobody", why))
+            _decide(pending, Decision(False, "no approver", why))
 
     async def _grant(self, where: str, granted: Sequence[str], answer: events.Answered, who: str) -> str | None:
         """Store the rules of a lasting answer; return a sentence if that failed."""
@@ -246,7 +246,7 @@ class Approvals:
             covered = not act.danger and not verdict.unclear
             return Decision(True, "--yes") if covered else Decision(False, "--yes", NOT_COVERED)
         if not self._approvers[where]:
-            return Decision(False, "nobody", NO_APPROVER)
+            return Decision(False, "no approver", NO_APPROVER)
         self._numbers[where] += 1
         asked = events.ApprovalAsked(
             message_codec.generate_uid(),

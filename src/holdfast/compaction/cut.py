@@ -35,7 +35,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     pinned: tuple[int, ...]
     """The messages up to the cut that stay; for the commit."""
     carried: tuple[int, ...] = ()
-    """Those of `pinned` that the next cut may summarize; for the ledger, under CARRIED."""
+    """The messages of `pinned` that the next cut may summarize; for the ledger, under CARRIED."""
     going: tuple[types.Message, ...]
     """The messages that the new summary replaces, besides the earlier summary."""
     tokens: int

@@ -1,8 +1,8 @@
 """Write a summary without a model: select sentences and quote them. Pure and deterministic.
 
 The extract is the last fallback: it never exceeds its budget. Sentences of the earlier summary and of the messages
-compete in one pool, so the summary is updated and never nested. What must be kept comes first, then the focus, then the
-sentences that are worth most for their size.
+compete in one pool, so the summary is updated and never nested. Text that must be kept comes first, then the focus,
+then the sentences that are worth most for their size.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MAX_LENGTH = 320
 
 
 class Ledger(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a compaction removed from the context."""
+    """The messages that a compaction removed from the context."""
 
     messages: int = 0
     ranges: tuple[tuple[int, int], ...] = ()

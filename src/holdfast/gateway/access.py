@@ -1,4 +1,4 @@
-"""Access: who may talk to the agent. Nobody, unless the settings or an operator allow it.
+"""Access control: every sender is denied unless the settings or an operator allow it.
 
 Senders are identified by the id that their platform assigns, compared exactly; display names do not matter. A denial
 in any place overrides a permission in any other. A pairing code is created at the moment it is sent, so no stored

@@ -22,7 +22,7 @@ async def is_always(_platform: str, _sender: str) -> bool:
 
 
 class ReplyAddress(NamedTuple):
-    """Where replies, notices and questions are sent."""
+    """The destination of replies, notices and questions."""
 
     platform: str
     chat: str

@@ -91,7 +91,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
     address: dict[str, Any] = {}
-    """What the platform needs to send a reply. It is returned unchanged with every `Delivery`. JSON."""
+    """The data that the platform needs to send a reply. It is returned unchanged with every `Delivery`. JSON."""
     home: str | None = None
     """The platform that sends the replies, if it is another one; `home_chat` is then the chat there."""
     home_chat: str = ""
@@ -414,7 +414,7 @@ def find_abilities(platform: Platform) -> Abilities:
 
 
 class PlatformContext(NamedTuple):
-    """What the factory of a platform gets: `factory(context) -> Platform`."""
+    """The argument of a platform factory: `factory(context) -> Platform`."""
 
     name: str
     settings: Mapping[str, Any]

@@ -119,7 +119,7 @@ class Hook(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheme: Literal["standard", "github"] = "standard"
     """The signature: Standard Webhooks (`webhook-signature`), or GitHub's (`x-hub-signature-256`)."""
     to: str | None = None
-    """Where the reply is sent: `platform:chat`, or an https address; else it is kept to be fetched."""
+    """The destination of the reply: `platform:chat`, or an https address; else it is kept to be fetched."""
     allow_private: bool = False
     """Whether the https address may be in a private network."""
     prompt: str = ""
@@ -142,7 +142,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shared: Senders = {}
     """Groups with one conversation for all members; in other groups each member has a separate one."""
     busy: Literal["queue", "steer", "collect", "interrupt"] = "queue"
-    """What happens to a message that arrives during a turn of its chat."""
+    """The handling of a message that arrives during a turn of its chat."""
     reset: ResetPolicy = ResetPolicy()
     """When a chat begins a new conversation by itself."""
     shell: bool | Senders = False

@@ -32,7 +32,7 @@ Params: TypeAlias = dict[str, Any] | list[Any] | None
 
 
 class FrameLimits(msgspec.Struct, frozen=True):
-    """What one peer may ask of the other."""
+    """The size limits of one peer."""
 
     max_bytes: int = 16 << 20
     """Bytes of a frame; an image fits."""

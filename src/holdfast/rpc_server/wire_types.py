@@ -233,7 +233,7 @@ class CompressParams(SessionParams, frozen=True):
     """session.compress: replace older messages in the context with a summary now."""
 
     focus: str | None = None
-    """What the summary should cover in most detail."""
+    """The subject that the summary covers in most detail."""
     keep_exchanges: Count | None = None
     """The number of last exchanges to keep verbatim."""
 

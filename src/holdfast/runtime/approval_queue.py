@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class AnswerReceipt(NamedTuple):
-    """What became of an answer."""
+    """The outcome of an answer."""
 
     accepted: bool
     """Whether the request was still pending."""

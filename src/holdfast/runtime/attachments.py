@@ -64,7 +64,7 @@ async def store_image(store: async_db.AsyncSessionDB, image: ImageData) -> dict[
 
 
 async def load_images(store: async_db.AsyncSessionDB, message: types.Message) -> Sequence[EncodedImage]:
-    """Return the images that a person sent with a message. Those that are too large or cannot be read are left out."""
+    """Return the images that a person sent with a message. Images that are too large or unreadable are left out."""
     if message.role != "user":
         return ()
     try:

@@ -257,7 +257,7 @@ class Subscription(Generic[T]):
             self._delivering = asyncio.create_task(self._deliver_all())
 
     def stop(self) -> None:
-        """Receive nothing more. What is queued is still delivered."""
+        """Receive nothing more. Queued events are still delivered."""
         self._listening.close()
         if self._following is not None:
             self._following.cancel()

@@ -124,7 +124,7 @@ class GroupCommit:
     # --- the conversation of an append ---------------------------------------------------------------
 
     def _put_append(self, session_id: str, pending: Pending) -> None:
-        """Queue an append. Those to one conversation keep the order of the calls, even under different session ids."""
+        """Queue an append. Appends to one conversation keep the call order, even under different session ids."""
         conversation = self._conversations.get(session_id)
         if conversation is not None and not self._unresolved:
             self._put(self._appends, pending._replace(queue=conversation))

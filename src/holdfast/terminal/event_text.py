@@ -1,7 +1,7 @@
 """Events as pieces of styled text. Pure: nothing is written here.
 
 The reply flows as it comes, verbatim unless a `ReplyStream` draws it. Everything else has lines of its own, so that the
-reply, the work of tools and errors can be told apart at a glance.
+reply, the work of tools and errors can be distinguished at a glance.
 """
 
 from __future__ import annotations

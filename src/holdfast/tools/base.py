@@ -49,7 +49,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a tool would do, and the function that does it once it is approved.
+    """The planned action of a tool, and the function that does it once it is approved.
 
     The function returns a Result with `ok=False` if the action failed although the tool worked, such as a command that
     ends with an error.

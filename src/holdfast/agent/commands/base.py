@@ -22,7 +22,7 @@ EVERYWHERE: frozenset[events.Place] = frozenset(get_args(events.Place))
 
 
 class CommandInfo(Protocol):
-    """What help and completion show of a command."""
+    """The properties of a command that help and completion show."""
 
     @property
     def name(self) -> str: ...
@@ -57,7 +57,7 @@ class Models(Protocol):
 
 
 class CommandHost(Protocol):
-    """What commands need of the runtime. `running` and `waiting` refer to this process."""
+    """The part of the runtime that commands use. `running` and `waiting` refer to this process."""
 
     @property
     def db(self) -> async_db.AsyncSessionDB: ...
@@ -138,7 +138,7 @@ class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
     places: frozenset[events.Place] = EVERYWHERE
     """The front ends in which it is available."""
     instead: str = ""
-    """What to use instead on the command line, where it is not available."""
+    """The alternative on the command line, if the command is not available there."""
     same_as: str = ""
     """The command of which it is an alias."""
 
