@@ -1,9 +1,8 @@
-"""Fill a store with invented conversations for the pictures: `python docs/pictures/history.py STORE FOLDER`."""
+"""Fill a store with invented conversations for the pictures."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator
 
@@ -34,9 +33,9 @@ def exchange(at: float, question: str, answer: str) -> list[types.NewMessage]:
 
 def test_run(at: float, module: str, number: int) -> list[types.NewMessage]:
     """Return an exchange with a long tool result, which fills the context window."""
-    user, assistant = exchange(at, f"Run the tests of {module}.", f"All 180 tests of {module} pass.")
-    call = types.ToolCall(f"c{number}", "shell", json.dumps({"command": f"pytest -v tests/test_{module}.py"}))
-    output = "\n".join(f"tests/test_{module}.py::test_{module}_case_{case} PASSED" for case in range(180))
+    user, assistant = exchange(at, f"Run the tests of {module}.", f"All tests of {module} pass.")
+    call = types.ToolCall(f"c{number}", "shell", json.dumps({"command": f"make test-{module}"}))
+    output = "\n".join(["." * 80] * 150)
     return [
         user,
         types.NewMessage(role="assistant", content="", tool_calls=(call,), model=MODEL, at=at + 1),
@@ -52,15 +51,23 @@ def shop(start: float, rounds: int) -> Iterator[types.NewMessage]:
         yield from test_run(start + (4 + number) * HOUR, MODULES[number % len(MODULES)], number)
 
 
+def fill_kitchen(db: SessionDB, start: float) -> None:
+    """Add a conversation with compactions and a branch."""
+    session = db.create_session(source="chat", title="Kitchen renovation").id
+    for part in range(3):
+        for number in range(12):
+            at = start + (part * 12 + number) * HOUR
+            db.append_messages(session, exchange(at, f"Item {part * 12 + number + 1} is ordered.", "Noted."))
+        lease = db.acquire_lease(session, "compact")
+        db.commit_compaction(lease, summary="## Goal\n\nRenovate the kitchen.", cut_seq=lease.snapshot.last_seq - 4)
+    db.branch(session, 20, title="Kitchen renovation, without an island")
+
+
 def fill(db: SessionDB, folder: str, rounds: int) -> None:
     now = time.time()
     for number, (title, fact) in enumerate(OTHERS):
         session = db.create_session(source="chat", title=title).id
         db.append_messages(session, exchange(now - (200 - number) * HOUR, fact, "Noted."))
+    fill_kitchen(db, now - 150 * HOUR)
     session = db.create_session(source="chat", title="Web shop 2.0", folder=folder).id
     db.append_messages(session, list(shop(now - (rounds + 20) * HOUR, rounds)))
-
-
-if __name__ == "__main__":
-    with SessionDB(sys.argv[1]) as opened:
-        fill(opened, sys.argv[2], int(sys.argv[3]))

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import history
 import provider
 from rich.console import Console
-from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
 from holdfast import SessionDB
+from holdfast.tui import theme
 
 TIMEOUT_SECONDS = 60.0
 COLUMNS, ROWS = 100, 30
@@ -36,6 +36,7 @@ TEMPLATE = """\
 <style>
 .{unique_id}-matrix {{ font: {char_height}px/{line_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace }}
 .{unique_id}-title {{ font: bold 18px sans-serif }}
+svg > rect {{ stroke: #8884 }}
 {styles}
 </style>
 {chrome}
@@ -47,23 +48,7 @@ TEMPLATE = """\
 </g>
 </svg>
 """
-DARK = TerminalTheme(
-    (30, 34, 42),
-    (216, 222, 233),
-    [(59, 66, 82), (216, 99, 110), (163, 190, 140), (229, 192, 123)]
-    + [(129, 161, 193), (180, 142, 173), (136, 192, 208), (229, 233, 240)],
-    [(123, 132, 150), (229, 138, 147), (185, 209, 165), (240, 211, 153)]
-    + [(157, 187, 219), (201, 167, 195), (163, 212, 224), (255, 255, 255)],
-)
-LIGHT = TerminalTheme(
-    (250, 250, 250),
-    (46, 52, 64),
-    [(46, 52, 64), (185, 38, 54), (56, 118, 29), (146, 92, 0)]
-    + [(38, 93, 171), (135, 57, 140), (0, 112, 128), (216, 222, 233)],
-    [(107, 114, 128), (204, 62, 76), (74, 140, 45), (168, 112, 16)]
-    + [(60, 115, 190), (155, 80, 160), (20, 132, 148), (255, 255, 255)],
-)
-THEMES = {"dark": DARK, "light": LIGHT}
+THEMES = {"dark": theme.CODE_DARK, "light": theme.CODE_LIGHT}
 
 
 class Step(NamedTuple):
@@ -83,38 +68,45 @@ class Scene(NamedTuple):
     offline: bool = False
 
 
-OPEN = Step("clear; holdfast tui -c --$SCHEME", "All 180 tests")
+OPEN = Step("holdfast tui -c --$SCHEME", "tests of checkout pass")
+RELEASE = Step("What is left before the release?", "minutes=15")
 SCENES = {
     "chat": Scene(
         "holdfast",
         (
-            Step("clear; holdfast -c", "Web shop"),
-            Step("The total of the cart is wrong for 2 items. Please fix it.", "[y]"),
+            Step("holdfast -c", "Web shop"),
+            Step("The total of the cart is wrong for 2 items. Please fix it.", "Allow?"),
             Step("y", "Compacted"),
             Step("Which port did we choose for the staging database?", "You decided"),
         ),
-        rounds=48,
+        rounds=44,
     ),
     "first-chat": Scene(
         "holdfast",
         (
-            Step("clear; holdfast", "your first message"),
+            Step("holdfast", "your first message"),
             Step("My train leaves at 9:40 from platform 4.", "message 1"),
             Step("When does my train leave?", "You said in message 1"),
         ),
         rounds=0,
         offline=True,
     ),
-    "tour": Scene("holdfast tour", (Step("clear; holdfast tour", "Next: run"),), rounds=0, offline=True),
-    "doctor": Scene("holdfast doctor", (Step("clear; holdfast doctor", "No problems found"),)),
+    "tour": Scene("holdfast tour", (Step("holdfast tour", "Next: run"),), rounds=0, offline=True),
+    "doctor": Scene(
+        "holdfast doctor",
+        (
+            Step("holdfast sessions search staging; holdfast doctor --fix; clear", "No problems found"),
+            Step("holdfast doctor", "No problems found"),
+        ),
+    ),
     "conversations": Scene(
         "holdfast tui: conversations",
-        (OPEN, Step("", "Names for the cat", ("C-o",)), Step("shop", "Web shop", ())),
+        (OPEN, Step("", "Names for the cat", ("C-o",)), Step("kitchen", "compacted up to", ("Down",))),
     ),
-    "full-screen": Scene("holdfast tui", (OPEN, Step("What is left before the release?", "minutes=15"))),
+    "full-screen": Scene("holdfast tui", (OPEN, RELEASE)),
     "compaction": Scene(
         "holdfast tui: a compaction",
-        (OPEN, Step("/compact here 1", "1 compaction"), Step("", "Decisions", ("F6", "p", "Enter"))),
+        (OPEN, RELEASE, Step("/compact here 1", "1 compaction"), Step("", "Decisions", ("F6", "p", "p", "Enter"))),
     ),
     "approval": Scene(
         "holdfast tui: an approval request",
@@ -138,7 +130,7 @@ class Screen:
         return subprocess.run(argv, capture_output=True, encoding="utf-8", check=True).stdout
 
     def play(self, step: Step) -> None:
-        count = 0 if "clear" in step.text else self.tmux("capture-pane", "-p").count(step.expected)
+        count = self.tmux("capture-pane", "-p").count(step.expected)
         self.tmux("send-keys", "-l", step.text)
         if step.keys:
             self.tmux("send-keys", *step.keys)
@@ -187,8 +179,9 @@ def prepare_home(home: Path, rounds: int) -> None:
     folder.mkdir()
     (folder / "cart.py").write_text("def total(prices, quantity):\n    return sum(prices) * quantity\n")
     (folder / "TODO.md").write_text("- [ ] Review the release notes\n- [ ] Load test of the checkout\n")
-    if rounds:
-        with SessionDB(home / "holdfast.db") as db:
+    with SessionDB(home / "holdfast.db") as db:
+        db.admin.set_meta("welcomed_at", repr(time.time()))
+        if rounds:
             history.fill(db, str(folder), rounds)
 
 

@@ -35,7 +35,7 @@ REPLIES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
         ("read_file", {"path": "cart.py"}),
         (
             "edit_file",
-            {"path": "cart.py", "old": "return sum(prices) * quantity", "new": "return sum(prices) * int(quantity)"},
+            {"path": "cart.py", "old_text": "return sum(prices) * quantity", "new_text": "return sum(prices) * int(quantity)"},
         ),
         "Fixed: the form sends the quantity as a string, so `total()` now converts it to an integer.",
     ],
