@@ -35,7 +35,7 @@ def test_run(at: float, module: str, number: int) -> list[types.NewMessage]:
     """Return an exchange with a long tool result, which fills the context window."""
     user, assistant = exchange(at, f"Run the tests of {module}.", f"All tests of {module} pass.")
     call = types.ToolCall(f"c{number}", "shell", json.dumps({"command": f"make test-{module}"}))
-    output = "\n".join(["." * 80] * 150)
+    output = "\n".join([f"Testing {module}", *["." * 80] * 150])
     return [
         user,
         types.NewMessage(role="assistant", content="", tool_calls=(call,), model=MODEL, at=at + 1),
@@ -60,6 +60,7 @@ def fill_kitchen(db: SessionDB, start: float) -> None:
             db.append_messages(session, exchange(at, f"Item {part * 12 + number + 1} is ordered.", "Noted."))
         lease = db.acquire_lease(session, "compact")
         db.commit_compaction(lease, summary="## Goal\n\nRenovate the kitchen.", cut_seq=lease.snapshot.last_seq - 4)
+    db.append_messages(session, exchange(start + 36 * HOUR, "The oven arrives on Tuesday.", "Noted."))
     db.branch(session, 20, title="Kitchen renovation, without an island")
 
 

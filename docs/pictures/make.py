@@ -6,7 +6,9 @@ The screen is exported as SVG, once dark and once light. Dates and ids differ fr
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -15,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import history
 import provider
@@ -75,8 +78,9 @@ SCENES = {
         "holdfast",
         (
             Step("holdfast -c", "Web shop"),
-            Step("The total of the cart is wrong for 2 items. Please fix it.", "Allow?"),
-            Step("y", "Compacted"),
+            # Ctrl-L clears the screen, so that all of the exchange is visible.
+            Step("\fThe total of the cart is wrong for 2 items. Please fix it.", "Allow?"),
+            Step("y", "after. Use /recall"),
             Step("Which port did we choose for the staging database?", "You decided"),
         ),
         rounds=44,
@@ -101,7 +105,7 @@ SCENES = {
     ),
     "conversations": Scene(
         "holdfast tui: conversations",
-        (OPEN, Step("", "Names for the cat", ("C-o",)), Step("kitchen", "compacted up to", ("Down",))),
+        (OPEN, Step("", "Names for the cat", ("C-o",)), Step("", "compacted up to", ("Down", "Down"))),
     ),
     "full-screen": Scene("holdfast tui", (OPEN, RELEASE)),
     "compaction": Scene(
@@ -190,13 +194,14 @@ def render(name: str, scheme: str, screen: str) -> str:
     with open(os.devnull, "w") as null:
         console = Console(record=True, width=COLUMNS, file=null, force_terminal=True, color_system="truecolor")
         console.print(Text.from_ansi(screen), end="", soft_wrap=True)
-    return console.export_svg(
+    svg = console.export_svg(
         title=SCENES[name].title,
         theme=THEMES[scheme],
         code_format=TEMPLATE,
         font_aspect_ratio=0.602,
         unique_id=f"{name}-{scheme}",
     )
+    return re.sub(r' clip-path="[^"]*"', "", svg)
 
 
 def write_png(picture: Path) -> None:
@@ -205,7 +210,8 @@ def write_png(picture: Path) -> None:
     if browser is None:
         print(f"No browser found: {picture.with_suffix('.png')} was not updated.", file=sys.stderr)
         return
-    size = "--window-size=1222,782"
+    box = ElementTree.parse(picture).getroot().attrib
+    size = f"--window-size={box['width']},{math.ceil(float(box['height']))}"
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", size)
     output = f"--screenshot={picture.with_suffix('.png').resolve()}"
     subprocess.run([browser, *options, output, picture.resolve().as_uri()], capture_output=True, check=True)

@@ -12,21 +12,18 @@ from typing import Any
 MODEL = "claude-sonnet-4-5"
 
 SUMMARY = """\
-Goal
-- Release version 2.0 of the web shop.
-Decisions
+## Goal
+- Release version 2.0 of the web shop on Friday.
+## Decisions
 - The staging database listens on port 5433, because port 5432 belongs to the CI database.
 - Prices are integers in cents; only templates format them.
 - Orders are exported as CSV every night at 02:30.
-Done
-- Cart, checkout, invoices and search are migrated, and their tests pass.
-In progress
-- Review of the release notes.
-Files
-- cart.py
-- checkout.py
-Commands
-- pytest -q
+## Done
+- The tests of all modules pass.
+## Open asks
+- Run the tests of cart.
+## Commands
+- make test-cart
 """
 
 # Each user message has the replies to it: tool calls (name, arguments) and, at the end, a text.
@@ -35,7 +32,11 @@ REPLIES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
         ("read_file", {"path": "cart.py"}),
         (
             "edit_file",
-            {"path": "cart.py", "old_text": "return sum(prices) * quantity", "new_text": "return sum(prices) * int(quantity)"},
+            {
+                "path": "cart.py",
+                "old_text": "return sum(prices) * quantity",
+                "new_text": "return sum(prices) * int(quantity)",
+            },
         ),
         "Fixed: the form sends the quantity as a string, so `total()` now converts it to an integer.",
     ],
@@ -46,7 +47,7 @@ REPLIES: dict[str, list[str | tuple[str, dict[str, Any]]]] = {
     "What is left before the release?": [
         ("read_file", {"path": "TODO.md"}),
         """\
-Two of the four tasks are open:
+Two tasks are open:
 
 | task | owner | due |
 |---|---|---|

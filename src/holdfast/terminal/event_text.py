@@ -16,7 +16,7 @@ from holdfast import events, safe_text
 from holdfast.runtime import wording
 
 DETAIL_LINES = 12
-REMEMBERS = "c or a also allows from now on: "
+REMEMBERS = "c and a also allow: "
 LEVELS: dict[events.Level, str] = {"info": "dim", "warning": "yellow", "error": "red"}
 # The arguments of a tool take at most this share of a line; the rest is for its output.
 ARGUMENTS_SHARE = 0.5
