@@ -1,4 +1,4 @@
-"""Create the terminal pictures of the documentation: `make pictures`, or `python docs/pictures/make.py FOLDER [NAME]...`.
+"""Create the terminal pictures of the documentation: `python docs/pictures/make.py [FOLDER [NAME]...]`.
 
 Each scene runs the real program under tmux with a scripted model provider on loopback, in a temporary home directory.
 The screen is exported as SVG, once dark and once light. Dates and ids differ from run to run.
@@ -17,7 +17,6 @@ import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
-from xml.etree import ElementTree
 
 import history
 import provider
@@ -37,7 +36,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 TEMPLATE = """\
 <svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" xmlns="http://www.w3.org/2000/svg" role="img">
 <style>
-.{unique_id}-matrix {{ font: {char_height}px/{line_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace }}
+.{unique_id}-matrix {{ font: {char_height}px ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace }}
 .{unique_id}-title {{ font: bold 18px sans-serif }}
 svg > rect {{ stroke: #8884 }}
 {styles}
@@ -210,8 +209,8 @@ def write_png(picture: Path) -> None:
     if browser is None:
         print(f"No browser found: {picture.with_suffix('.png')} was not updated.", file=sys.stderr)
         return
-    box = ElementTree.parse(picture).getroot().attrib
-    size = f"--window-size={box['width']},{math.ceil(float(box['height']))}"
+    _, width, height = picture.read_text("utf-8").split('"')[1].rsplit(" ", 2)
+    size = f"--window-size={width},{math.ceil(float(height))}"
     options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", size)
     output = f"--screenshot={picture.with_suffix('.png').resolve()}"
     subprocess.run([browser, *options, output, picture.resolve().as_uri()], capture_output=True, check=True)
