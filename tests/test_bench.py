@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench import figures, report, retention, timing
+from bench import figures, report, retention
 from bench.retention_data import make
 
 
@@ -44,11 +44,3 @@ def test_target_is_a_ratio_or_a_value(target: figures.Target, limit: float, miss
     assert figure("any", limit, target).ok is True
     assert figure("any", missed, target).ok is False
     assert figure("any", missed, None).ok is None
-
-
-@pytest.mark.parametrize(("block", "order"), [(1, "ababab"), (2, "aabbab")])
-def test_systems_alternate(block: int, order: str) -> None:
-    seen: list[str] = []
-    taken = timing.interleaved({name: lambda _, name=name: seen.append(name) for name in "ab"}, 3, block)
-    assert "".join(seen) == order
-    assert {name: len(times) for name, times in taken.items()} == {"a": 3, "b": 3}

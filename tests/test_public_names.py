@@ -13,19 +13,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors
+from holdfast import NewConversation, SessionDB, errors
 from holdfast.acp import channel, client
 from tests.support import conversations
-
-
-def test_store_is_made_from_a_target_and_options() -> None:
-    made = inspect.signature(SessionDB).parameters
-    assert [(made[name].kind.name, made[name].default) for name in ("target", "clock", "durability")] == [
-        ("POSITIONAL_OR_KEYWORD", inspect.Parameter.empty), ("KEYWORD_ONLY", None), ("KEYWORD_ONLY", "power-loss"),
-    ]  # fmt: skip
-    assert hasattr(SessionDB, "__enter__")
-    assert next(iter(inspect.signature(AsyncSessionDB).parameters)) == "db"
-
 
 # --- importing -------------------------------------------------------------------------------------------
 

@@ -348,6 +348,3 @@ async def test_turn_whose_events_cannot_be_sent_is_not_waited_for(unread: bool) 
         await client.disconnect()
         await server.wait_ended(key)
         assert content_parts.text((await server.db.transcript(key))[-1].content).startswith("Once ")
-
-
-# --- the end of the server -----------------------------------------------------------------------------
