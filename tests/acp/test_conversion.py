@@ -217,7 +217,7 @@ def test_edit_is_shown_as_requested_before_its_result() -> None:
 @pytest.mark.parametrize(
     ("before", "tool", "given", "expected"),
     [
-        (b"one\ntwo\n", "write_file", {"content": "one\n2\n"}, [("one\ntwo\n", "one\n2\n")]),
+        (b"one\ntwo\n", "write_file", {"content": "one\n2\n"}, [("one\ntwo", "one\n2")]),
         (None, "write_file", {"content": "one\n\x1b[2J\n"}, [(None, "one\n\x1b[2J\n")]),
         (b"1\r\n2\r\n3\r\n4\r\n5\r\n", "edit_file", {"old_text": "1", "new_text": "x"}, [("1\n2\n3\n4", "x\n2\n3\n4")]),
         (None, "edit_file", {"old_text": "one", "new_text": "1"}, []),

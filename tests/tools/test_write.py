@@ -28,7 +28,7 @@ def test_change_is_shown_before_it_is_done(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == "one\n2\nthree\n"
     assert (act.kind, act.paths, act.danger) == ("change", (str(path),), "")
     assert act.summary == "Change 'a.py' (+1 -1 lines)."
-    assert act.detail == "@@ -1,4 +1,4 @@\n one\n-two\n+2\n three\n "
+    assert act.detail == "@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
     assert result.startswith("Changed: a.py (+1 -1 lines).\n@@")
 
 

@@ -30,7 +30,9 @@ Block = tuple[str, int, int, int, int]
 
 def unified(old: str, new: str) -> tuple[str, int, int]:
     """Return the diff, the number of added lines and the number of removed lines."""
-    before, after = (_lines(old), _lines(new)) if not old or not new else (old.split("\n"), new.split("\n"))
+    # If only one of the texts ends with a line end, the diff shows the difference as an empty last line.
+    same_end = not old or not new or old.endswith("\n") == new.endswith("\n")
+    before, after = (_lines(old), _lines(new)) if same_end else (old.split("\n"), new.split("\n"))
     blocks = _compare(before, after)
     added = sum(b2 - b1 for tag, _, _, b1, b2 in blocks if tag != "equal")
     removed = sum(a2 - a1 for tag, a1, a2, _, _ in blocks if tag != "equal")
