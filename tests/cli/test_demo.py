@@ -131,7 +131,7 @@ def test_tour_shows_tools_compaction_and_recall_and_touches_no_file(holdfast: Ho
     assert (done.code, done.err) == (0, "")
     rest = done.out
     for text in (
-        *("> Our train to Porto leaves at 9:40 from platform 4.", "kept as message 1 ", "> read ferries.txt"),
+        *("> Our train to Porto leaves at 9:40 from platform 4.", "Noted as message 1.", "> read ferries.txt"),
         *("read_file", "> /compact here 1", "Compacted up to message", "> From which platform do we leave?"),
         *("You said in message 1 ", "`holdfast --continue`", "You said in message 3", "1 compaction"),
         "the store passed every check",

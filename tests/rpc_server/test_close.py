@@ -334,7 +334,7 @@ async def test_approval_after_the_end_of_the_input_needs_another_client(other_cl
         await leaving
         assert client.events_of("message.complete")[-1]["payload"]["text"] == "Done."
         assert server.shell.ran == (["true"] if other_client else [])
-        by = "a client: once" if other_client else "nobody"
+        by = "a client: once" if other_client else "no approver"
         assert [(allowed, who) for _, allowed, who, _ in await approvals.audit_rows(server.db)] == [(other_client, by)]
 
 
