@@ -130,9 +130,11 @@ def test_readme_states_how_often_the_faults_run() -> None:
     assert f"({orders:,} orders)" in text
     assert "20 kills at every named point of appends, leases, compactions and ends" in text
     assert {"append", "acquire", "renew", "commit", "end"} == test_kill_points.OFTEN
-    assert (test_kill_points.KILLS_OFTEN, test_kill_points.KILLS, test_migrations.KILLS) == (20, 1, 20)
+    assert (test_kill_points.KILLS_OFTEN, test_kill_points.KILLS) == (20, 1)
+    assert (test_migrations.KILLS, test_migrations.STATEMENT_KILLS) == (20, 3)
     contributing = " ".join(text_of("CONTRIBUTING.md").split())
-    assert "kills 20 times at every point of append, acquire, renew, commit, end and migrate, and once" in contributing
+    assert "kills 20 times at every point of append, acquire, renew, commit and end, and once" in contributing
+    assert "migrate on SQLite, 20 times at every stage of its transaction and 3 times at every" in contributing
     assert f"The server is killed {test_server_faults.KILLS} times under load" in contributing
 
 
