@@ -1,4 +1,4 @@
-# The verbs of this project. `make` alone lists them.
+# The targets of this project. `make` alone lists them.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,11 +8,11 @@ JOBS ?= 4
 .DEFAULT_GOAL := help
 .PHONY: help run test acceptance lint types bench chaos pictures docs lock clean
 
-help: ## list the verbs
+help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; say which with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) …" >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
@@ -25,10 +25,10 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 run: $(VENV)/run.stamp ## set up and start the program; without a terminal, play a short conversation
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/holdfast; else $(BIN)/holdfast tour; fi
 
-test: lint types ## every test, with lint and types
+test: lint types ## run lint, types and every test
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
 
-acceptance: $(VENV)/dev.stamp ## drive the real program as its users would
+acceptance: $(VENV)/dev.stamp ## drive the installed program with foreign clients and servers
 	@$(BIN)/python -m pytest tests/acceptance -rs
 
 lint: $(VENV)/dev.stamp ## ruff: lint and format
@@ -38,19 +38,19 @@ lint: $(VENV)/dev.stamp ## ruff: lint and format
 types: $(VENV)/dev.stamp ## mypy, strict
 	@$(BIN)/mypy
 
-bench: $(VENV)/dev.stamp ## figures beside the floor of the same run, what falls short first
+bench: $(VENV)/dev.stamp ## print figures relative to a floor of the same run, missed targets first
 	@$(BIN)/python -m bench
 
-chaos: $(VENV)/dev.stamp ## long, seeded fault runs: make chaos SEED=1 ROUNDS=5000
+chaos: $(VENV)/dev.stamp ## run faults for long, from a seed: make chaos SEED=1 ROUNDS=5000
 	@$(BIN)/python -m tests.chaos --seed "$(SEED)" --rounds "$(ROUNDS)"
 
-pictures: $(VENV)/dev.stamp ## take the terminal pictures of the guide again; needs tmux
+pictures: $(VENV)/dev.stamp ## retake the terminal pictures of the documentation; needs tmux
 	@$(BIN)/python docs/pictures/make.py
 
 docs: $(VENV)/dev.stamp ## build the documentation site into site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-lock: ## write constraints.txt anew, with the newest versions that pyproject.toml allows
+lock: ## refresh constraints.txt with the newest versions that pyproject.toml allows
 	@rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
 	@$(VENV)-lock/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@sed -n '/^#/p' constraints.txt > constraints.new
@@ -58,5 +58,5 @@ lock: ## write constraints.txt anew, with the newest versions that pyproject.tom
 	  --exclude pip --exclude setuptools --exclude wheel >> constraints.new
 	@mv constraints.new constraints.txt && rm -rf $(VENV)-lock
 
-clean: ## forget the set-up
+clean: ## remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis site
