@@ -12,7 +12,14 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from tests.faults import test_interleavings, test_kill_points, test_migrations, test_races, test_server_faults
+from tests.faults import (
+    interleavings,
+    test_interleavings,
+    test_kill_points,
+    test_migrations,
+    test_races,
+    test_server_faults,
+)
 from tests.support import documents, facets
 
 ROOT = Path(__file__).parent.parent
@@ -124,7 +131,10 @@ def test_every_operation_with_fault_points_is_named() -> None:
 
 def test_readme_states_how_often_the_faults_run() -> None:
     text = " ".join(text_of("README.md").split())
-    rounds, orders = test_races.ROUNDS, test_interleavings.multinomial([3, 3, 1, 1])
+    rounds, orders = (
+        test_races.ROUNDS,
+        test_interleavings.multinomial([len(actor.actions) for actor in interleavings.GROUPS["end"]]),
+    )
     assert f"races of {test_races.PROCESSES} processes" in text
     assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text
     assert f"({orders:,} orders)" in text

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import installation
 
-GIT = {"url": "https://host/holdfast", "vcs_info": {"vcs": "git", "commit_id": "1"}}
+GIT = {"url": "https://host/holdfast", "vcs_info": {"vcs": "git", "commit_id": "1", "requested_revision": "v1"}}
 EDITABLE = {"url": "file:///src/my%20holdfast", "dir_info": {"editable": True}}
 
 
@@ -20,9 +20,13 @@ EDITABLE = {"url": "file:///src/my%20holdfast", "dir_info": {"editable": True}}
         ("/venv", EDITABLE, "/venv/bin/python -m pip install --editable '/src/my holdfast[tui]'"),
         ("/venv", {"url": "file:///x.whl", "archive_info": {}}, "/venv/bin/python -m pip install '/x.whl[tui]'"),
         ("/venv", None, "/venv/bin/python -m pip install 'holdfast[tui]'"),
-        ("/u/.local/share/uv/tools/holdfast", GIT, "uv tool install 'holdfast[tui] @ git+https://host/holdfast'"),
-        ("/u/.local/share/uv/tools/holdfast", None, "uv tool install 'holdfast[tui]'"),
-        ("/u/.local/pipx/venvs/holdfast", None, "pipx install --force 'holdfast[tui]'"),
+        (
+            "/u/.local/share/uv/tools/holdfast",
+            GIT,
+            "uv tool install 'holdfast[acp,tui] @ git+https://host/holdfast@v1'",
+        ),
+        ("/u/.local/share/uv/tools/holdfast", None, "uv tool install 'holdfast[acp,tui]'"),
+        ("/u/.local/pipx/venvs/holdfast", None, "pipx install --force 'holdfast[acp,tui]'"),
     ],
 )
 def test_command_names_tool_and_source(
@@ -34,6 +38,7 @@ def test_command_names_tool_and_source(
             return None if source is None else msgspec.json.encode(source).decode()
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    monkeypatch.setattr(installation, "EXTRAS", {"acp": "json", "pg": "no_such_module"})
     monkeypatch.setattr(sys, "prefix", prefix)
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
     assert installation.install_command("tui") == command

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from importlib import util
 from typing import Any
 from urllib import parse
 
 import msgspec
 
+EXTRAS = {"acp": "acp", "mcp": "mcp", "otel": "opentelemetry", "pg": "psycopg", "tui": "textual"}
+"""A module of each extra."""
+
 
 def install_command(extra: str) -> str:
     """Return the shell command that installs an extra such as `tui` with the tool that installed Holdfast."""
-    source = _source()
+    source, folders = _source(), sys.prefix.split(os.sep)
     requirement = _requirement(source, extra)
-    folders = sys.prefix.split(os.sep)
+    if {"uv", "pipx"}.intersection(folders):
+        # These tools replace the extras of an earlier installation.
+        installed = {name for name, module in EXTRAS.items() if util.find_spec(module) is not None}
+        requirement = _requirement(source, ",".join(sorted({extra, *installed})))
     if "uv" in folders and "tools" in folders:
         return shlex.join(["uv", "tool", "install", requirement])
     if "pipx" in folders:
@@ -29,7 +36,9 @@ def _requirement(source: dict[str, Any], extra: str) -> str:
     if address.startswith("file:"):
         return f"{parse.unquote(parse.urlsplit(address).path)}[{extra}]"
     if "vcs_info" in source:
-        address = f"{source['vcs_info']['vcs']}+{address}"
+        vcs = source["vcs_info"]
+        revision = vcs.get("requested_revision")
+        address = f"{vcs['vcs']}+{address}" + (f"@{revision}" if revision else "")
     return f"holdfast[{extra}] @ {address}" if address else f"holdfast[{extra}]"
 
 

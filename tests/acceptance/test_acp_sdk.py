@@ -199,7 +199,7 @@ def test_files_terminals_and_mcp_servers_of_the_editor_are_used(sdk: tuple[npm.N
     assert {"fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/release"} <= methods
     shown = [content for each in updates(seen) for content in each.get("content") or () if isinstance(content, dict)]
     *_, difference = (each for each in shown if each.get("type") == "diff")
-    assert (difference["oldText"], difference["newText"]) == ("What is not saved yet.\n", "What is saved now.\n")
+    assert (difference["oldText"], difference["newText"]) == ("What is not saved yet.", "What is saved now.")
     assert {"terminal-1"} == {each["terminalId"] for each in shown if each.get("type") == "terminal"}
     told = json.dumps([json.loads(each.body)["messages"][-1] for each in played.asked])
     assert all(words in told for words in ("What is not saved yet.", "from the terminal", "[FILE] notes.txt"))

@@ -43,6 +43,7 @@ def test_file_is_read_if_it_is_named(text: str, path: str) -> None:
     ("text", "path", "content"),
     [
         ("create a file notes.txt with buy milk", "notes.txt", "buy milk"),
+        ("create a file todo with buy milk", "todo", "buy milk"),
         ('please write the file "my notes.txt" with "a\nb".', "my notes.txt", "a\nb"),
         ("create a new file called src/a.py containing `print(1)`", "src/a.py", "print(1)"),
     ],
@@ -66,6 +67,7 @@ TEXTS = {
         "my dog is called Bella",
         "When I was young I lived in Rome.",
         "Comment the second line out",
+        "Make him/her with clay",
         "runs every night at three",
     ],
     "greet": ["hi", "Hello!", "hey there", "Guten Morgen", "你好"],

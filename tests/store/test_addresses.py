@@ -96,6 +96,15 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield Guarded(front, ours.root, others.root)
 
 
+def test_tls_options_of_the_address_are_used(guarded: Guarded) -> None:
+    before = guarded.front.encrypted
+    with SessionDB(guarded.address(sslmode="verify-full", sslrootcert=str(guarded.right))) as db:
+        assert db.list_sessions() == []
+        assert db.driver.status()["tls"] == "TLS"  # the front terminates TLS
+        assert postgres.shared().password not in db.driver.path + repr(db.admin.info())
+    assert guarded.front.encrypted > before
+
+
 @pytest.mark.parametrize(
     ("host", "trusted", "message"),
     [

@@ -67,7 +67,7 @@ def explain_error(error: errors.HoldfastError, target: str) -> Finding:
         (errors.StoreBusy, "busy", "Wait for the process that holds the lock (see `used by`), and try again."),
         (errors.StoreUnreachable, "server", "Check that the server is running and reachable, and try again."),
         (errors.StoreFull, "full", "Free some space on that disk, and try again."),
-        (errors.SchemaTooNew, "version", "Upgrade Holdfast: pip install --upgrade holdfast"),
+        (errors.SchemaTooNew, "version", "Upgrade Holdfast, as you installed it."),
         (errors.StoreBroken, "schema", "Stop every process that uses it, then open it with the newest Holdfast."),
         (errors.HoldfastError, "store", "Follow the message, then run `holdfast doctor` again."),
     )

@@ -33,7 +33,7 @@ _LIST = re.compile(
     r"(?:this|the|my)(?: current)? (?:folder|directory|project)))?"
 )
 _WRITE = re.compile(
-    rf"{_POLITE}(?:create|write|make|save)\s+(?:me\s+)?(?:(?:a|the)\s+)?(?:new\s+)?(?:(?:text\s+)?file\s+)?"
+    rf"{_POLITE}(?:create|write|make|save)\s+(?:me\s+)?(?:(?:a|the)\s+)?(?:new\s+)?(?P<file>(?:text\s+)?file\s+)?"
     r"(?:(?:called|named)\s+)?(?P<path>`[^`\n]+`|\"[^\"\n]+\"|'[^'\n]+'|[^\s`\"'?!,;:]+)\s+"
     r"(?:with|containing|that says)\s+(?:the\s+(?:text|content|words)\s+)?(?P<content>\S.*)"
 )
@@ -42,7 +42,9 @@ _GENERATE = re.compile(
     rf"{_POLITE}(?:write|explain|translate|summari[sz]e|draw|draft|compose|generate|implement|refactor|rewrite|improve"
     r"|review|debug|fix|build|create|design|calculate|convert)\s+(?:me\s+)?(?:an?|the|my|this|that|these|it|some)\b.*"
 )
+_GENERATE_QUESTION = re.compile(r"(?i)(?:please |hey,? )*(?:can|could|would|will) you ")
 _PATH = re.compile(r"[`/~]|.*\S/\S|.*[^/\\]\.[A-Za-z][A-Za-z0-9]{0,9}[\"']?$|(?i:makefile|readme|license|notes)$")
+_FILE_NAME = re.compile(r"[`\"']|.*[^/\\]\.[A-Za-z][A-Za-z0-9]{0,9}$")
 # "run the tests", "run out of milk": no command is given.
 _NO_COMMAND = re.compile(r"(?i)(?:the|a|an|my|our|your|it|this|that|all|some|away|out|into|through|for|over|again)\b")
 _GREETING = re.compile(
@@ -93,11 +95,11 @@ def parse(text: str) -> Intent:
         return Intent("run", _find_command(run["rest"]))
     if (read := _READ.match(text)) and _PATH.match(path := read["path"].rstrip(".:")):
         return Intent("read", path.strip("`\"'"))
-    if (write := _WRITE.fullmatch(text)) and _PATH.match(path := write["path"]):
+    if (write := _WRITE.fullmatch(text)) and (_FILE_NAME.match(path := write["path"]) or write["file"]):
         return Intent("write", path.strip("`\"'"), _unquote(write["content"]))
-    if _GENERATE.fullmatch(text):
-        return Intent("generate")
-    return Intent("ask", text) if is_question(text) else Intent("tell")
+    if is_question(text) and not _GENERATE_QUESTION.match(text):
+        return Intent("ask", text)
+    return Intent("generate" if _GENERATE.fullmatch(text) else "tell")
 
 
 def is_question(text: str) -> bool:
@@ -108,7 +110,7 @@ def is_question(text: str) -> bool:
 
 def _unquote(content: str) -> str:
     """Return the text between quotes or backticks, else the text."""
-    quoted = re.fullmatch(r"```[a-z]*\n(.*?)\n?```|[`\"'“](.*)[`\"'”][.!]?", content, re.DOTALL)
+    quoted = re.fullmatch(r"```[a-z]*\n(.*?)\n?```|[`\"'“]([^`\"“”]*)[`\"'”][.!]?", content, re.DOTALL)
     return next(filter(None, quoted.groups()), content) if quoted else content
 
 

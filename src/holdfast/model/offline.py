@@ -31,7 +31,7 @@ Try:
 NOTED = "Noted as message {seq}. Ask me about it at any time."
 NEEDS_MODEL = (
     "That needs a language model. Your message is stored as message {seq}. Set a key such as ANTHROPIC_API_KEY or "
-    "OPENAI_API_KEY, or start Ollama, then run `holdfast -c`."
+    "OPENAI_API_KEY, or start Ollama, then run `holdfast -r last`."
 )
 SEARCH, READ, RUN, LIST, WRITE = "search_conversation", "read_file", "shell", "find_files", "write_file"
 
