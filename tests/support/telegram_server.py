@@ -1,0 +1,256 @@
+"""A Bot API server on loopback, as Telegram's: it checks tokens, markup and lengths, and keeps unconfirmed updates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, Router
+
+from holdfast.gateway.platforms.http import server
+
+TOKEN = "123456:AAF-secret-token-of-the-bot"
+ME = {"id": 99, "is_bot": True, "first_name": "Holdfast", "username": "Holdfast_bot"}
+ANN = {"id": 42, "is_bot": False, "first_name": "Ann"}
+GROUP = {"id": -100, "type": "supergroup", "title": "Garden", "is_forum": True}
+TAGS = {"b", "i", "s", "a", "code", "pre", "blockquote"}
+
+
+class BotError(Exception):
+    """An error response."""
+
+    def __init__(self, code: int, description: str, **parameters: int) -> None:
+        super().__init__(description)
+        body = {"ok": False, "error_code": code, "description": description}
+        self.response = JSONResponse({**body, "parameters": parameters} if parameters else body, code)
+
+
+class _Markup(HTMLParser):
+    """Parses a text as Telegram does: only known tags, properly nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.visible, self.open, self.links = "", list[str](), list[str]()
+        self.feed(text)
+        self.close()
+        if self.open:
+            self.fail()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in TAGS or (tag in self.open and tag in ("a", "blockquote", "pre")):
+            self.fail()
+        self.links += [value or "" for name, value in attrs if name == "href"]
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.fail()
+
+    def handle_data(self, data: str) -> None:
+        self.visible += data
+
+    def fail(self) -> None:
+        raise BotError(400, "Bad Request: can't parse entities")
+
+
+def parse_markup(text: str, limit: int = 4_096) -> _Markup:
+    """Return the visible text and the links of a message. Raises BotError if Telegram would refuse it."""
+    found = _Markup(text)
+    if not found.visible.strip():
+        raise BotError(400, "Bad Request: message text is empty")
+    if len(found.visible.encode("utf-16-le")) // 2 > limit:
+        raise BotError(400, "Bad Request: message is too long")
+    return found
+
+
+class BotApi:
+    """The state of the server. `say` and the like are the actions of users."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.updates: list[dict[str, Any]] = []
+        """All updates so far; those with an id below `confirmed` are not delivered again."""
+        self.confirmed = 0
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.messages: dict[int, dict[str, Any]] = {}
+        """The bot's messages by id."""
+        self.files: dict[str, bytes] = {}
+        self.failures: dict[str, list[Exception | Response]] = defaultdict(list)
+        """The next outcomes by method. A Response replaces that of a request that took effect."""
+        self._changed, self._closed = asyncio.Condition(), False
+        self._numbers = iter(range(1, 10_000))
+
+    # --- users ---------------------------------------------------------------------------------------
+
+    async def update(self, **fields: Any) -> dict[str, Any]:
+        async with self._changed:
+            self.updates.append({"update_id": 1_000 + len(self.updates), **fields})
+            self._changed.notify_all()
+        return self.updates[-1]
+
+    def message(self, text: str = "", *, sender: dict[str, Any] = ANN, **fields: Any) -> dict[str, Any]:
+        """Return a message from a private chat, unless `chat` says otherwise. Commands and mentions are marked."""
+        chat = {"id": sender["id"], "type": "private", "first_name": "Ann"}
+        base = {"message_id": next(self._numbers), "date": 1_700_000_000, "chat": chat, "from": sender}
+        if text:
+            base |= {"text": text, "entities": entities_of(text)}
+        return {**base, **fields}
+
+    async def say(self, text: str = "", **fields: Any) -> dict[str, Any]:
+        message = self.message(text, **fields)
+        await self.update(message=message)
+        return message
+
+    async def press(self, message_id: int, data: str, sender: dict[str, Any] = ANN) -> None:
+        query = {"id": f"q{len(self.updates)}", "from": sender, "chat_instance": "x", "data": data}
+        await self.update(callback_query={**query, "message": self.messages[message_id]})
+
+    def texts(self, chat: int = 42) -> list[str]:
+        """Return the visible texts of the bot's messages in a chat."""
+        return [each.get("text") or each.get("caption", "") for each in self._of(chat)]
+
+    def _of(self, chat: int) -> list[dict[str, Any]]:
+        return [each for each in self.messages.values() if each["chat"]["id"] == chat]
+
+    def called(self, method: str) -> list[dict[str, Any]]:
+        return [given for name, given in self.calls if name == method]
+
+    # --- the API -------------------------------------------------------------------------------------
+
+    async def handle(self, request: Request) -> Response:
+        if request.path_params["token"] != TOKEN:
+            return BotError(401, "Unauthorized").response
+        async with request.form() as form:
+            given = {name: await _value(value) for name, value in form.items()}
+        method = request.path_params["method"]
+        self.calls.append((method, given))
+        failure = self.failures[method].pop(0) if self.failures[method] else None
+        try:
+            if isinstance(failure, Exception):
+                raise failure
+            result = await getattr(self, f"do_{method.lower()}")(given)
+        except BotError as error:
+            return error.response
+        return failure if isinstance(failure, Response) else JSONResponse({"ok": True, "result": result})
+
+    async def download(self, request: Request) -> Response:
+        if request.path_params["token"] != TOKEN or request.path_params["path"] not in self.files:
+            return BotError(404, "Not Found").response
+        return Response(self.files[request.path_params["path"]])
+
+    async def do_getme(self, _: dict[str, Any]) -> Any:
+        return ME
+
+    async def do_getupdates(self, given: dict[str, Any]) -> Any:
+        self.confirmed = max(self.confirmed, given.get("offset", 0))
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed or self._unconfirmed())
+        return self._unconfirmed()[:100]
+
+    def _unconfirmed(self) -> list[dict[str, Any]]:
+        return [each for each in self.updates if each["update_id"] >= self.confirmed]
+
+    async def close(self) -> None:
+        """End the polls that wait."""
+        async with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    async def do_sendmessage(self, given: dict[str, Any]) -> Any:
+        return self._add(given, text=parse_markup(given["text"]).visible)
+
+    async def do_editmessagetext(self, given: dict[str, Any]) -> Any:
+        message, text = self.messages.get(given["message_id"]), parse_markup(given["text"]).visible
+        if message is None:
+            raise BotError(400, "Bad Request: message to edit not found")
+        if message["text"] == text:
+            raise BotError(400, "Bad Request: message is not modified")
+        message["text"] = text
+        return message
+
+    async def do_deletemessage(self, given: dict[str, Any]) -> Any:
+        if self.messages.pop(given["message_id"], None) is None:
+            raise BotError(400, "Bad Request: message to delete not found")
+        return True
+
+    async def do_sendphoto(self, given: dict[str, Any]) -> Any:
+        return self._add_media(given, "photo")
+
+    async def do_senddocument(self, given: dict[str, Any]) -> Any:
+        return self._add_media(given, "document")
+
+    async def do_sendvoice(self, given: dict[str, Any]) -> Any:
+        return self._add_media(given, "voice")
+
+    async def do_getfile(self, given: dict[str, Any]) -> Any:
+        if given["file_id"] not in self.files:
+            raise BotError(400, "Bad Request: wrong file_id")
+        return {"file_id": given["file_id"], "file_unique_id": "u", "file_path": given["file_id"]}
+
+    async def _accept(self, _: dict[str, Any]) -> Any:
+        return True
+
+    do_answercallbackquery = do_setmycommands = do_sendchataction = do_setwebhook = do_deletewebhook = _accept
+
+    def _add_media(self, given: dict[str, Any], kind: str) -> Any:
+        caption = parse_markup(given["caption"], 1_024).visible if given.get("caption") else ""
+        return self._add(given, caption=caption, sent=(kind, given[kind]))
+
+    def _add(self, given: dict[str, Any], sent: Any = None, **fields: Any) -> Any:
+        number = next(self._numbers)
+        chat = GROUP if given["chat_id"] == GROUP["id"] else {"id": given["chat_id"], "type": "private"}
+        message = {"message_id": number, "date": 1_700_000_000, "chat": chat, "from": ME, **fields}
+        for name in ("reply_markup", "message_thread_id"):
+            if name in given:
+                message[name] = given[name]
+        self.messages[number] = message | ({"sent": sent} if sent else {})
+        return message
+
+
+async def _value(value: str | UploadFile) -> Any:
+    if isinstance(value, UploadFile):
+        return value.filename, await value.read()
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def entities_of(text: str) -> list[dict[str, Any]]:
+    """Return the entities that Telegram finds in an ASCII text: a command at its beginning, and mentions."""
+    found, offset = list[dict[str, Any]](), 0
+    for word in text.split(" "):
+        if word.startswith("/") and not offset:
+            found.append({"type": "bot_command", "offset": 0, "length": len(word)})
+        if word.startswith("@"):
+            found.append({"type": "mention", "offset": offset, "length": len(word)})
+        offset += len(word) + 1
+    return found
+
+
+@asynccontextmanager
+async def serve() -> AsyncIterator[BotApi]:
+    api = BotApi()
+    router = Router(
+        [
+            Route("/file/bot{token}/{path:path}", api.download),
+            Route("/bot{token}/{method}", api.handle, methods=["POST"]),
+        ]
+    )
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setblocking(False)
+    api.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    async with server.serve(router, listening):
+        try:
+            yield api
+        finally:
+            await api.close()
