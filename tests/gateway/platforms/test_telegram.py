@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import httpx2
@@ -14,12 +14,14 @@ import telegram as telegram_library
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, errors, types
+from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast.agent import memory as agent_memory
 from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.telegram import bot, markdown, updates
 from holdfast.model import ScriptedModel
-from tests.support import agents, gateways, mcp_raw_server, telegram_server
+from holdfast.model import base as models
+from tests.support import agents, compaction, gateways, mcp_raw_server, telegram_server
 from tests.support.approvals import Shell, shell_reply
 from tests.support.polling import until_async
 from tests.support.telegram_server import ANN, GROUP, ME, TOKEN, BotApi, BotError
@@ -462,3 +464,53 @@ def test_missing_extra_is_reported_with_its_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "telegram", None)
     with pytest.raises(errors.SettingInvalid, match=r"not installed. Run: .*\[telegram\]"):
         plugins.load({"telegram": {"token_env": "TOKEN"}}, {"TOKEN": TOKEN})
+
+
+class Echo:
+    """Repeats the last message, and finds nothing to remember in reviews."""
+
+    name, window = "echo/model", compaction.WINDOW
+
+    def __init__(self) -> None:
+        self.reviews = 0
+
+    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
+        is_review = request.system == agent_memory.INSTRUCTIONS
+        self.reviews += is_review
+        yield models.ContentDelta(
+            "nothing" if is_review else f"re {content_parts.text(request.messages[-1].content).strip()}"
+        )
+        yield models.FinishDelta("stop")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_everything_at_once_continues_one_conversation_and_answers_each_message_once(
+    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
+) -> None:
+    await compaction.fill(db)
+    await db.bind_route("agent:main:telegram:dm:42", "talk", version=0)
+    summarize, started, proceed = compaction.blocked_summary()
+    model, summarizer = Echo(), compaction.FakeSummarizer(summarize)
+    options = {"summarizer": summarizer, "remembers": True, "reviews": True}
+    async with gateways.open_gateway(db, model, platforms=[telegram], **options) as (opened, _):
+        said = [await api.say("One")]
+        await started.wait()
+        said += [await api.say(text) for text in ("Two", "Three", "Four")]
+        said += [await api.say("@Holdfast_bot Five", chat=GROUP, sender=BEN), await api.say("Six", sender=BEN)]
+        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
+        opened.router.wake()
+        for each in said:  # Telegram delivers all of them again.
+            await api.update(message=each)
+        proceed.set()
+        found = await settled(db, *said)
+        await until_async(lambda: api.confirmed == 1_000 + 2 * len(said))
+        await gateways.wait_idle(opened, db)
+    assert [each.outcome for each in found] == ["answered"] * len(said)
+    replies = [each for each in api.texts() if "The build ended" not in each]
+    assert (replies, len(api.texts())) == (["re One", "re Two", "re Three", "re Four"], 5)
+    assert (api.texts(43), api.texts(-100)) == (["re Six"], ["re Five"])
+    assert (len(await db.continuations("talk")), model.reviews > 0) == (1, True)
+    assert {each.conversation_id for each in found[:4]} == {"talk"}
+    assert (await db.admin.fsck()).ok
