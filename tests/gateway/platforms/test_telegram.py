@@ -263,6 +263,22 @@ async def test_errors_are_final_or_retried(
     assert await telegram.send(delivery("Hi")) == "1"
 
 
+async def test_draft_waits_after_a_rate_limit_and_repeated_edits_succeed(
+    api: BotApi, telegram: bot.TelegramPlatform
+) -> None:
+    clock, draft = agents.LoopClock(), await telegram.send(delivery("…"))
+    api.failures["editMessageText"] = [BotError(429, "Too Many Requests", retry_after=9)]
+    edit = asyncio.create_task(telegram.edit_draft({"chat": 42}, draft, "Hi"))
+    await until_async(lambda: api.called("editMessageText"))
+    await clock.finish(edit)
+    for _ in range(2):
+        assert await telegram.send(delivery("Hi", draft=draft)) == draft
+    api.failures["editMessageText"] = [BotError(400, "Bad Request: chat not found")]
+    with pytest.raises(errors.SendRefused):
+        await telegram.send(delivery("Ho", draft=draft))
+    assert api.texts() == ["Hi"]
+
+
 async def test_send_with_unknown_outcome_is_repeated_and_not_lost(
     db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
@@ -282,6 +298,7 @@ async def test_buttons_answer_a_question_and_forged_data_does_not(
         await gateways.wait_sent(db)
         number, question = next((n, each) for n, each in api.messages.items() if "reply_markup" in each)
         rows = question["reply_markup"]["inline_keyboard"]
+        api.failures["answerCallbackQuery"] = [BotError(400, "Bad Request: query is too old")]
         await api.press(number, "/approve 1 forged")
         await api.press(number, rows[0][0]["callback_data"])
         await settled(db, said)
@@ -328,7 +345,7 @@ def command(text: str) -> dict[str, Any]:
         ({"chat": GROUP, **command("/stop")}, True, "/stop"),
         ({"chat": GROUP, **command("/ban x")}, False, "/ban x"),
         ({"chat": GROUP, **command("/stop@Holdfast_bot")}, True, "/stop"),
-        ({"chat": GROUP, **command("/stop@other_bot")}, False, "/stop@other_bot"),
+        ({"chat": GROUP, **command("/stop@other_bot")}, False, ""),
         ({**command("/new"), "forward_origin": FORWARDED}, True, "//new"),
     ],
 )
@@ -397,6 +414,7 @@ async def test_group_reply_goes_to_its_topic(db: AsyncSessionDB, api: BotApi, te
         ("[![](http://i)](http://b)", '<a href="http://b">link</a>'),
         ("@**ann** a@b.c `@x`", "@\u2060<b>ann</b> a@b.c <code>@x</code>"),
         ("[x]: http://a", "[x]: http://a"),
+        (">" * 30 + " deep", "<blockquote>deep</blockquote>"),
     ],
 )
 def test_markdown_becomes_html(text: str, html: str) -> None:
@@ -424,6 +442,10 @@ async def test_webhook_needs_its_secret_and_stores_each_update_once(db: AsyncSes
                 answered = await client.post("/telegram", json={"update_id": 1, "message": said}, headers=headers)
                 assert answered.status_code == status
             assert (await client.post("/", json={}, headers=headers)).status_code == 404
+            api.failures["getFile"] = [BotError(500, "Internal Server Error")]
+            voice = api.message(voice={"file_id": "v", "file_unique_id": "u", "duration": 1})
+            answered = await client.post("/telegram", json={"update_id": 2, "message": voice}, headers=headers)
+            assert answered.status_code == 503  # Telegram delivers it again.
         await settled(db, said)
     await telegram.close()
     (given,) = api.called("setWebhook")
@@ -448,11 +470,11 @@ async def test_token_is_never_logged(db: AsyncSessionDB, api: BotApi, caplog: py
         ({"api_url": "http://example.com"}, "`api_url` must begin with https"),
         ({"webhook_url": "https://a.b"}, "`webhook_secret_env`"),
         ({"webhook_url": "http://a.b", "webhook_secret_env": "SECRET"}, "`webhook_url` must begin"),
-        ({"token_env": "EMPTY"}, "EMPTY is empty"),
+        ({"token_env": "OTHER"}, "OTHER does not contain a token"),
     ],
 )
 def test_invalid_settings_are_reported_without_secrets(settings: dict[str, str], why: str) -> None:
-    secrets = {"TOKEN": TOKEN, "SECRET": SECRET, "EMPTY": ""}
+    secrets = {"TOKEN": TOKEN, "SECRET": SECRET, "OTHER": "x"}
     with pytest.raises(errors.SettingInvalid, match=why) as caught:
         plugins.load({"telegram": {"token_env": "TOKEN", **settings}}, secrets)
     assert TOKEN not in str(caught.value)

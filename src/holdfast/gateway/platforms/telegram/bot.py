@@ -48,6 +48,7 @@ SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 -- the name of a
 HIDDEN = "[token]"
 NO_PREVIEW = telegram.LinkPreviewOptions(is_disabled=True)
 """Telegram would fetch every link of a reply: a link that a model was tricked into could disclose data."""
+_TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
@@ -89,7 +90,10 @@ def create(context: platform.PlatformContext) -> TelegramPlatform:
             "`webhook_url` must begin with https://, and the variable that `webhook_secret_env` names must contain "
             "16 to 256 letters, digits, `_` or `-`, for example of: openssl rand -hex 24"
         )
-    return TelegramPlatform(context.name, settings, context.secrets[settings.token_env], secret)
+    token = context.secrets[settings.token_env]
+    if not _TOKEN.fullmatch(token):
+        raise errors.SettingInvalid(f"{settings.token_env} does not contain a token such as 123456:ABC-DEF.")
+    return TelegramPlatform(context.name, settings, token, secret)
 
 
 def _is_private(address: str) -> bool:
@@ -106,16 +110,11 @@ class TelegramPlatform:
             logging.getLogger(each).setLevel(logging.WARNING)
         self._name, self._settings, self._token, self._secret = name, settings, token, secret
         address = settings.api_url.rstrip("/")
-        try:
-            self._bot = telegram.Bot(
-                token,
-                base_url=f"{address}/bot",
-                base_file_url=f"{address}/file/bot",
-                request=telegram_requests.HTTPXRequest(64, read_timeout=20, connect_timeout=10, pool_timeout=20),
-                get_updates_request=telegram_requests.HTTPXRequest(1, connect_timeout=10),
-            )
-        except telegram_errors.InvalidToken:
-            raise errors.SettingInvalid(f"The token in {settings.token_env} is empty.") from None
+        self._requests = (
+            telegram_requests.HTTPXRequest(64, read_timeout=20, connect_timeout=10, pool_timeout=20),
+            telegram_requests.HTTPXRequest(1, read_timeout=10, connect_timeout=10),
+        )
+        self._bot = telegram.Bot(token, f"{address}/bot", f"{address}/file/bot", *self._requests)
         self._ready = asyncio.Event()
         self._receiving = asyncio.Lock()
         self._failures = Counter[int]()
@@ -152,9 +151,8 @@ class TelegramPlatform:
 
     async def close(self) -> None:
         """Close the connections to Telegram, after the gateway was stopped."""
-        with suppress(telegram_errors.TelegramError):
-            await self._bot.initialize()
-        await self._bot.shutdown()
+        for each in self._requests:
+            await each.shutdown()
 
     # --- receiving -----------------------------------------------------------------------------------
 
@@ -174,10 +172,7 @@ class TelegramPlatform:
         self._ready.set()
         offset, seconds = None, self._settings.poll_seconds
         while True:
-            found = await self._bot.get_updates(
-                offset, timeout=seconds, allowed_updates=updates.ALLOWED, read_timeout=seconds + 10
-            )
-            for update in found:
+            for update in await self._bot.get_updates(offset, timeout=seconds, allowed_updates=updates.ALLOWED):
                 await self._receive(handler, update)
                 offset = update.update_id + 1
 
@@ -373,7 +368,8 @@ class TelegramPlatform:
             return f"Telegram refused the token in {self._settings.token_env}."
         if isinstance(error, telegram_errors.Conflict):
             return "Another program receives the updates of this bot. Stop it, or use a webhook."
-        return f"Telegram: {error.message.replace(self._token, HIDDEN)}"
+        # Without the number before the colon, which is encoded in addresses.
+        return f"Telegram: {error.message.replace(self._token.partition(':')[2], HIDDEN)}"
 
 
 def _target(delivery: platform.Delivery) -> dict[str, Any]:

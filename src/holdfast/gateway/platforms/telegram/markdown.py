@@ -13,7 +13,8 @@ from html import escape, unescape
 from markdown_it import MarkdownIt
 from markdown_it.tree import SyntaxTreeNode
 
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+# The parser drops blocks that are nested more deeply; its default is 20.
+_PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 200}).enable(["table", "strikethrough"])
 _TAGS = {"strong": "b", "em": "i", "s": "s"}
 _TAG = re.compile(r"<[^>]*>")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,30}")

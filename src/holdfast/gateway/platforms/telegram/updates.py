@@ -124,7 +124,7 @@ def _read_text(me: telegram.User, message: telegram.Message) -> tuple[str, bool]
         if entity.type == MessageEntityType.BOT_COMMAND and entity.offset == 0:
             name, at, to = part.partition("@")
             if at and f"@{to}".lower() != own:
-                return text, False  # A command for another bot.
+                return "", False  # A command for another bot.
             text = f"{name}{text[len(part) :]}"
             is_addressed = is_addressed or bool(at) or commands.find(text) is not None
         elif entity.type == MessageEntityType.MENTION and part.lower() == own:
