@@ -84,8 +84,8 @@ class BotApi:
         self.messages: dict[int, dict[str, Any]] = {}
         """The bot's messages by id."""
         self.files: dict[str, bytes] = {}
-        self.failures: dict[str, list[Exception | Response]] = defaultdict(list)
-        """The next outcomes by method. A Response replaces that of a request that took effect."""
+        self.failures: dict[str, list[Exception | Response | asyncio.Event]] = defaultdict(list)
+        """The next outcomes by method. A Response replaces that of a request that took effect; an Event delays it."""
         self._changed, self._closed = asyncio.Condition(), False
         self._numbers = iter(range(1, 10_000))
 
@@ -140,6 +140,8 @@ class BotApi:
             result = await getattr(self, f"do_{method.lower()}")(given)
         except BotError as error:
             return error.response
+        if isinstance(failure, asyncio.Event):
+            await failure.wait()
         return failure if isinstance(failure, Response) else JSONResponse({"ok": True, "result": result})
 
     async def download(self, request: Request) -> Response:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -14,14 +17,14 @@ import telegram as telegram_library
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
 from holdfast.agent import memory as agent_memory
 from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.telegram import bot, markdown, updates
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import agents, compaction, gateways, mcp_raw_server, telegram_server
+from tests.support import agents, cli_process, compaction, gateways, mcp_raw_server, telegram_server
 from tests.support.approvals import Shell, shell_reply
 from tests.support.polling import until_async
 from tests.support.telegram_server import ANN, GROUP, ME, TOKEN, BotApi, BotError
@@ -319,6 +322,30 @@ async def test_long_reply_is_split_by_utf16_units(
     assert len(parts) == 5
     assert "".join(parts).count("🙂") == 8_100
     assert "@someone" not in "".join(parts)
+
+
+async def test_message_of_a_killed_gateway_is_answered_by_the_next_one(api: BotApi, tmp_path: Path) -> None:
+    def start() -> subprocess.Popen[Any]:
+        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return cli_process.start(tmp_path, "gateway", env={**cli_process.OFFLINE, "TOKEN": TOKEN}, **streams)
+
+    settings = f"[gateway.telegram]\ntoken_env = 'TOKEN'\napi_url = '{api.url}'\n[gateway.allow]\ntelegram = [42]\n"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "config.toml").write_text(settings, "utf-8")
+    responded = asyncio.Event()
+    api.failures["sendMessage"] = [responded]
+    with start() as process:
+        await api.say("Hello")
+        await until_async(lambda: api.messages)
+        process.kill()
+    responded.set()
+    with start() as process:
+        await until_async(lambda: "offline model" in api.texts()[-1])
+        process.kill()
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        assert [each.role for each in db.transcript(db.list_sessions()[0].conversation_id)] == ["user", "assistant"]
+        assert (len(db.list_sessions()), db.admin.fsck().ok) == (1, True)
+    assert sum("offline model" in each for each in api.texts()) == 1
 
 
 MENTION = {"chat": GROUP, "text": "@holdfast_bot Hi", "entities": [{"type": "mention", "offset": 0, "length": 13}]}
