@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import sys
+import time
 from collections.abc import AsyncIterator
-from typing import Any
+from contextlib import asynccontextmanager
+from typing import Any, cast
+from urllib import parse
 
+import aiohttp
+import hypothesis
 import pytest
+from hypothesis import strategies
+from slack_sdk import signature
+from starlette import responses
 
-from holdfast import AsyncSessionDB
-from holdfast.gateway import gateway
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import gateway, platform
+from holdfast.gateway.platforms import plugins, slack, slack_format
 from holdfast.model import ScriptedModel
-from tests.support import gateways
+from tests.faults.agent_processes import Echo
+from tests.support import compaction, gateways
+from tests.support.approvals import Shell, shell_reply
 from tests.support.polling import until_async
-from tests.support.slack_server import BOT, SlackServer
+from tests.support.slack_server import BOT, SECRET, SECRETS, SlackServer
+
+BOTH = {"bot_token_env": "BOT", "app_token_env": "APP"}
 
 
 @pytest.fixture
@@ -21,17 +37,463 @@ async def slack_server() -> AsyncIterator[SlackServer]:
         yield running
 
 
-async def wait_answered(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
-    await gateways.wait_idle(opened, db)
+class RecordingHandler:
+    """Records the messages of a platform, or fails to store them."""
+
+    def __init__(self) -> None:
+        self.received: list[platform.Incoming] = []
+        self.deleted: list[str] = []
+        self.error: errors.StoreError | None = None
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
+        self.reached.set()
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.received.append(incoming)
+        return None
+
+    async def delete(self, name: str, key: str) -> bool:
+        self.deleted.append(key)
+        return True
+
+
+@asynccontextmanager
+async def open_recorded(slack_server: SlackServer, **given: Any) -> AsyncIterator[tuple[slack.Slack, RecordingHandler]]:
+    """Run the platform with a handler that records its messages."""
+    chat, handler = slack_server.platform(**given), RecordingHandler()
+    running = asyncio.create_task(chat.run(cast("platform.Handler", handler)))
+    await chat.wait_ready()
+    try:
+        yield chat, handler
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def open_answering(
+    slack_server: SlackServer, db: AsyncSessionDB, model: Any, **given: Any
+) -> AsyncIterator[gateway.Gateway]:
+    async with gateways.open_gateway(db, model, platforms=[slack_server.platform()], **given) as (opened, _):
+        await opened.wait_ready()
+        yield opened
+        await gateways.wait_idle(opened, db)
+
+
+def delivery(text: str = "Hi", chat: str = "D1", **given: Any) -> platform.Delivery:
+    known = {"id": 1, "platform": "slack", "chat": "dm:D1", "attachments": [], "kind": "reply", "at": time.time()}
+    return platform.Delivery(text=text, address={"chat": chat}, **{**known, **given})
+
+
+# --- inbound --------------------------------------------------------------------------------------------------
 
 
 async def test_message_is_answered_in_its_chat(slack_server: SlackServer, db: AsyncSessionDB) -> None:
-    chat = slack_server.platform()
-    async with gateways.open_gateway(db, ScriptedModel(["Hello **Ann**!"]), platforms=[chat]) as (opened, _):
-        await opened.wait_ready()
+    async with open_answering(slack_server, db, ScriptedModel(["Hello **Ann**!"])):
         said = await slack_server.say("Hi &amp; welcome")
-        await wait_answered(opened, db)
     inbound = await db.mail.inbound_by_key("slack", f"D1:{said['event']['ts']}")
     assert inbound is not None
     assert (inbound.text, inbound.sender, inbound.name) == ("Hi & welcome", "U1", "Ann")
     assert slack_server.texts() == ["Hello *Ann*!"]
+
+
+async def test_message_is_acknowledged_after_it_is_stored(slack_server: SlackServer) -> None:
+    async with open_recorded(slack_server) as (_, handler):
+        handler.go.clear()
+        sent = await slack_server.deliver(slack_server.event(text="Hi"))
+        await handler.reached.wait()
+        assert sent not in slack_server.acknowledged
+        handler.go.set()
+        await until_async(lambda: sent in slack_server.acknowledged)
+    assert [each.text for each in handler.received] == ["Hi"]
+
+
+async def test_message_that_could_not_be_stored_is_delivered_again_after_a_reconnect(slack_server: SlackServer) -> None:
+    async with open_recorded(slack_server) as (_, handler):
+        handler.error = errors.StoreError("The disk is full.")
+        sent = await slack_server.deliver(slack_server.event(text="Hi"))
+        await handler.reached.wait()
+        assert sent not in slack_server.acknowledged
+        handler.error = None
+        await slack_server.disconnect()
+        await until_async(lambda: sent in slack_server.acknowledged)
+    assert [each.text for each in handler.received] == ["Hi"]
+    assert slack_server.count("apps.connections.open") > 1
+
+
+async def test_refresh_request_moves_to_a_new_connection(slack_server: SlackServer) -> None:
+    async with open_recorded(slack_server) as (_, handler):
+        (old,) = slack_server.sockets
+        await old.send_json({"type": "disconnect", "reason": "refresh_requested"})
+        await until_async(lambda: slack_server.sockets and old not in slack_server.sockets)
+        await slack_server.say("Hi")
+    assert [each.text for each in handler.received] == ["Hi"]
+
+
+async def test_lost_connection_ends_run_for_the_gateway_to_restart(slack_server: SlackServer) -> None:
+    chat = slack_server.platform(ping_seconds=0.01)
+    running = asyncio.create_task(chat.run(cast("platform.Handler", RecordingHandler())))
+    await chat.wait_ready()
+    refused = responses.JSONResponse({"ok": False, "error": "internal_error"})
+    slack_server.failures["apps.connections.open"] = [refused] * 1_000
+    await slack_server.disconnect()
+    with pytest.raises(ConnectionError):
+        await running
+
+
+async def test_redelivered_message_is_answered_once(slack_server: SlackServer, db: AsyncSessionDB) -> None:
+    async with open_answering(slack_server, db, ScriptedModel(["One.", "Two."])):
+        said = await slack_server.say(f"<@{BOT}> hi", channel="C1")
+        await slack_server.acknowledge(said, retry=1)
+        # A mention is two events with the same timestamp.
+        await slack_server.acknowledge({**said, "event_id": "Ev0", "event": {**said["event"], "type": "app_mention"}})
+    assert slack_server.texts("C1") == ["One."]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"text": "hi"}, ("dm", ("D1",), "hi"), id="direct message"),
+        pytest.param({"channel": "C1", "text": "hi"}, None, id="channel without a mention"),
+        pytest.param({"channel": "C1", "text": f"<@{BOT}> hi"}, ("group", ("C1",), "hi"), id="mention"),
+        pytest.param({"channel": "C1", "text": f"<@{BOT}> /stop"}, ("group", ("C1",), "/stop"), id="command"),
+        pytest.param(
+            {"channel": "C1", "text": f"<@{BOT}> hi", "thread_ts": "7.0"}, ("thread", ("C1", "7.0"), "hi"), id="thread"
+        ),
+        pytest.param(
+            {"channel": "C1", "text": "hi", "thread_ts": "7.0", "parent_user_id": BOT},
+            ("thread", ("C1", "7.0"), "hi"),
+            id="thread below a message of the bot",
+        ),
+        pytest.param({"text": "hi", "bot_id": "B9"}, None, id="message of a bot"),
+        pytest.param({"text": "hi", "user": BOT}, None, id="own message"),
+        pytest.param({"text": "joined", "subtype": "channel_join"}, None, id="event of a channel"),
+        pytest.param({"type": "reaction_added"}, None, id="other event"),
+        pytest.param({"text": 7}, None, id="malformed event"),
+        pytest.param(
+            {"text": "<@U2|eve> in <#C2|boats>: <!channel> &lt;!here&gt; <https://a.b/c|this> <https://a.b>"},
+            ("dm", ("D1",), "@eve in #boats: @channel <!here> this (https://a.b/c) https://a.b"),
+            id="references",
+        ),
+    ],
+)
+async def test_event_becomes_a_message_of_its_chat(
+    fields: dict[str, Any], expected: tuple[str, tuple[str, ...], str] | None, slack_server: SlackServer
+) -> None:
+    async with open_recorded(slack_server) as (_, handler):
+        await slack_server.acknowledge(slack_server.event(**fields))
+    assert [(each.kind, each.chat, each.text) for each in handler.received] == ([expected] if expected else [])
+
+
+async def test_edits_and_deletions_refer_to_the_message(slack_server: SlackServer) -> None:
+    def version(text: str, edited: str = "") -> dict[str, Any]:
+        return {"ts": "5.0", "user": "U1", "text": text, **({"edited": {"user": "U1", "ts": edited}} if edited else {})}
+
+    async def change(new: dict[str, Any], old: dict[str, Any]) -> None:
+        changed = {"subtype": "message_changed", "message": new, "previous_message": old}
+        await slack_server.acknowledge(slack_server.event(**changed))
+
+    async with open_recorded(slack_server) as (_, handler):
+        await change(version("two", "6.0"), version("one"))
+        await change(version("three", "7.0"), version("two", "6.0"))
+        await change(version("three", "7.0"), version("three", "7.0"))  # The preview of a link was added.
+        gone = {"subtype": "message_deleted", "deleted_ts": "5.0", "previous_message": version("three", "7.0")}
+        await slack_server.acknowledge(slack_server.event(**gone))
+        await change({**version(""), "subtype": "tombstone"}, version("one"))
+    assert [(each.text, each.key, each.edits) for each in handler.received] == [
+        ("two", "D1:5.0:6.0", "D1:5.0"),
+        ("three", "D1:5.0:7.0", "D1:5.0:6.0"),
+    ]
+    assert handler.deleted == ["D1:5.0", "D1:5.0:7.0", "D1:5.0", "D1:5.0"]
+
+
+async def test_files_are_downloaded_from_slack_only(slack_server: SlackServer) -> None:
+    slack_server.files = {"a.png": b"pixels", "big": b"x" * 1_001}
+    host = slack_server.url
+    urls = [f"{host}/files/a.png", f"{host}/files/big", f"{host}/files/none"]
+    urls += [
+        f"{host.replace('127.0.0.1', 'localhost')}/files/a.png",
+        f"{host}@evil.test/a",
+        "http://[",
+        "file:///etc/x",
+    ]
+    files = [{"name": "a.png", "mimetype": "image/png", "size": 6, "url_private_download": url} for url in urls]
+    async with open_recorded(slack_server, files=1) as (_, handler):
+        await slack_server.say("Look", subtype="file_share", files=files)
+    (found,) = handler.received
+    assert found.attachments == (platform.Attachment(b"pixels", "image/png", "a.png"),)
+    assert found.text == "\n".join(["Look", *[slack.NOT_RECEIVED] * 6])
+    assert slack_server.tokens == [f"Bearer {SECRETS['BOT']}"] * 3
+
+
+async def test_messages_of_a_channel_are_stored_in_their_order(slack_server: SlackServer) -> None:
+    slack_server.files = {"a.txt": b"words"}
+    files = [{"size": 5, "url_private_download": f"{slack_server.url}/files/a.txt"}]
+    async with open_recorded(slack_server) as (_, handler):
+        await slack_server.say("one")
+        await slack_server.deliver(slack_server.event(text="two", files=files))
+        await slack_server.say("three")
+    assert [each.text for each in handler.received] == ["one", "two", "three"]
+
+
+async def test_slash_command_is_a_message(slack_server: SlackServer) -> None:
+    command = {"command": "/holdfast", "channel_id": "C1", "user_id": "U1", "user_name": "ann"}
+    async with open_recorded(slack_server) as (_, handler):
+        for number, text in enumerate(("/status", "")):
+            payload = {**command, "text": text, "trigger_id": f"t{number}"}
+            answer = await slack_server.acknowledge(payload, "slash_commands")
+            assert answer["payload"] == {"response_type": "in_channel"}
+    assert [(each.text, each.key, each.kind) for each in handler.received] == [
+        ("/status", "C1:t0", "group"),
+        ("/help", "C1:t1", "group"),
+    ]
+
+
+async def test_button_answers_a_question_in_its_thread(slack_server: SlackServer, db: AsyncSessionDB) -> None:
+    shell, model = Shell(), ScriptedModel([shell_reply("echo '<!channel>' ```"), "Done."])
+    async with open_answering(slack_server, db, model, tools=[shell.tool]):
+        await slack_server.say(f"<@{BOT}> go", channel="C1", thread_ts="7.0")
+        await until_async(lambda: any("blocks" in each for each in slack_server.messages.values()))
+        asked = next(each for each in slack_server.messages.values() if "blocks" in each)
+        await gateways.wait_sent(db)
+        section, actions = asked["blocks"]
+        value = next(each["value"] for each in actions["elements"] if each["text"]["text"] == "Allow once")
+        click = {"type": "block_actions", "user": {"id": "U1"}, "channel": {"id": "C1"}, "message": asked}
+        click["actions"] = [{"action_ts": "9.0", "value": value}]
+        for retry in (0, 1):
+            await slack_server.acknowledge(click, "interactive", retry)
+    assert (asked["thread_ts"], section["text"]["verbatim"], value) == ("7.0", True, "/approve 1")
+    assert "&lt;!channel&gt;" in section["text"]["text"]
+    assert "<!" not in section["text"]["text"]
+    assert shell.ran == ["echo '<!channel>' ```"]
+    assert slack_server.texts("C1")[-1] == "Done."
+
+
+# --- HTTP requests --------------------------------------------------------------------------------------------
+
+
+async def post(chat: slack.Slack, body: bytes, **headers: str) -> tuple[int, str]:
+    now = str(int(time.time()))
+    signed = signature.SignatureVerifier(SECRET).generate_signature(timestamp=now, body=body) or ""
+    known = {"X-Slack-Request-Timestamp": now, "X-Slack-Signature": signed, **headers}
+    url = f"http://127.0.0.1:{chat.port}{slack.PATH}"
+    async with aiohttp.ClientSession() as session, session.post(url, data=body, headers=known) as answer:
+        return answer.status, await answer.text()
+
+
+async def test_signed_requests_are_messages(slack_server: SlackServer) -> None:
+    command = {"command": "/holdfast", "channel_id": "D1", "user_id": "U1", "trigger_id": "t", "text": "two & three"}
+    click = {"type": "block_actions", "user": {"id": "U1"}, "channel": {"id": "D1"}}
+    click["actions"] = [{"action_ts": "9.0", "value": "/deny 1"}]
+    async with open_recorded(slack_server, http=True) as (chat, handler):
+        assert await post(chat, b'{"type": "url_verification", "challenge": "c1"}') == (200, "c1")
+        assert await post(chat, json.dumps(slack_server.event(text="one")).encode()) == (200, "")
+        shown = await post(chat, parse.urlencode(command).encode())
+        assert (shown[0], json.loads(shown[1])) == (200, {"response_type": "in_channel"})
+        assert await post(chat, parse.urlencode({"payload": json.dumps(click)}).encode()) == (200, "")
+        assert await post(chat, b"{broken") == (200, "")
+        handler.error = errors.StoreError("The disk is full.")
+        assert await post(chat, json.dumps(slack_server.event(text="four")).encode()) == (503, "")
+    assert [each.text for each in handler.received] == ["one", "two & three", "/deny 1"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Slack-Signature": "v0=00"},
+        {"X-Slack-Signature": "v0=\u00e9"},
+        {"X-Slack-Request-Timestamp": "0"},
+        {"X-Slack-Request-Timestamp": "now"},
+    ],
+)
+async def test_request_without_a_valid_signature_is_refused(headers: dict[str, str], slack_server: SlackServer) -> None:
+    async with open_recorded(slack_server, http=True) as (chat, handler):
+        body = json.dumps(slack_server.event(text="Hi")).encode()
+        assert await post(chat, body, **headers) == (401, "")
+        assert await post(chat, b"x" * (slack.MAX_BODY_BYTES + 1)) == (413, "")
+        old = str(int(time.time()) - 301)
+        signed = signature.SignatureVerifier(SECRET).generate_signature(timestamp=old, body=body) or ""
+        replayed = {"X-Slack-Request-Timestamp": old, "X-Slack-Signature": signed}
+        assert await post(chat, body, **replayed) == (401, "")
+    assert handler.received == []
+
+
+# --- outbound -------------------------------------------------------------------------------------------------
+
+
+async def test_reply_is_streamed_by_edits_of_one_message(slack_server: SlackServer, db: AsyncSessionDB) -> None:
+    model = gateways.HeldModel("Hello there!")
+    async with open_answering(slack_server, db, model):
+        await slack_server.say("Hi")
+        await until_async(lambda: slack_server.count("chat.update"))
+        model.released.set()
+    assert slack_server.texts() == ["Hello there!"]
+    assert slack_server.count("chat.postMessage") == 1
+
+
+async def test_long_reply_is_split_by_its_rendered_length(slack_server: SlackServer, db: AsyncSessionDB) -> None:
+    text = "\n\n".join(f"{number}: **a** & <b> \N{ROCKET}" + " word" * 40 for number in range(40))
+    async with open_answering(slack_server, db, ScriptedModel([text])):
+        await slack_server.say("Hi")
+    sent = slack_server.texts()
+    assert len(sent) > 2
+    assert all(len(each.encode("utf-16-le")) // 2 <= slack.MAX_TEXT for each in sent)
+    assert "\n\n".join(sent) == slack_format.render(text)
+
+
+async def test_files_of_a_reply_are_uploaded_behind_its_text(slack_server: SlackServer) -> None:
+    async def read() -> bytes:
+        return b"pixels"
+
+    files = (platform.OutgoingFile("a.png", "image/png", 6, "d", read),)
+    chat = slack_server.platform()
+    sent = await chat.send(delivery("Look", files=files))
+    await chat.send(delivery("", files=files, draft=sent))
+    assert slack_server.shared == [("D1", None, [b"pixels"])] * 2
+    assert slack_server.messages == {}
+
+
+@pytest.mark.parametrize(
+    ("response", "error", "retry_after"),
+    [
+        (responses.JSONResponse({"ok": False}, 429, {"Retry-After": "7"}), errors.SendFailed, 7.0),
+        (responses.JSONResponse({"ok": False, "error": "internal_error"}), errors.SendFailed, None),
+        (responses.JSONResponse({"ok": False, "error": "token_revoked"}), errors.SendFailed, None),
+        (responses.HTMLResponse("<html>", 502), errors.SendFailed, None),
+        (responses.Response("{", 200, media_type="application/json"), errors.SendFailed, None),
+        (responses.JSONResponse({"ok": False, "error": "channel_not_found"}), errors.SendRefused, None),
+    ],
+)
+async def test_error_of_slack_is_final_or_retried(
+    response: responses.Response,
+    error: type[errors.HoldfastError],
+    retry_after: float | None,
+    slack_server: SlackServer,
+) -> None:
+    slack_server.failures["chat.postMessage"] = [response]
+    with pytest.raises(error) as found:
+        await slack_server.platform().send(delivery())
+    assert getattr(found.value, "retry_after", None) == retry_after
+    assert SECRETS["BOT"] not in str(found.value)
+
+
+async def test_unreachable_slack_is_retried() -> None:
+    server = SlackServer()
+    async with server.run():
+        chat = server.platform()
+    with pytest.raises(errors.SendFailed):
+        await chat.send(delivery())
+
+
+@pytest.mark.parametrize("thread", [{}, {"thread_ts": "7.0"}])
+async def test_message_whose_send_outcome_is_unknown_is_not_sent_twice(
+    thread: dict[str, str], slack_server: SlackServer, db: AsyncSessionDB
+) -> None:
+    slack_server.lost["chat.postMessage"] = 1
+    async with open_answering(slack_server, db, ScriptedModel(["Hello!"])):
+        await slack_server.say("Hi", **thread)
+    assert slack_server.texts() == ["Hello!"]
+    assert slack_server.count("chat.postMessage") == 1
+
+
+async def test_message_is_sent_again_if_the_channel_cannot_be_read(slack_server: SlackServer) -> None:
+    denied = responses.JSONResponse({"ok": False, "error": "missing_scope"})
+    limited = responses.JSONResponse({"ok": False, "error": "ratelimited"}, 429, {"Retry-After": "3"})
+    slack_server.failures["conversations.history"] = [limited, denied]
+    chat = slack_server.platform()
+    with pytest.raises(errors.SendFailed):
+        await chat.send(delivery(attempts=2))
+    await chat.send(delivery(attempts=2))
+    assert slack_server.texts() == ["Hi"]
+
+
+async def test_reply_whose_draft_was_deleted_is_a_new_message(slack_server: SlackServer) -> None:
+    chat = slack_server.platform()
+    await chat.delete_draft({}, "D1:1.0")
+    await chat.send(delivery("Hello", draft="D1:1.0"))
+    assert slack_server.texts() == ["Hello"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("**bold** *italic* ~~gone~~ `a*b`", "*bold* _italic_ ~gone~ `a*b`"),
+        ("# A **title** #\n- one\n* two", "*A title*\n• one\n• two"),
+        ("**[Docs](https://a.b/c__d__?x=1&y=2)**", "*<https://a.b/c__d__?x=1&amp;y=2|Docs>*"),
+        ("[x](javascript:alert) 2 * 3 * 4", "[x](javascript:alert) 2 * 3 * 4"),
+        ("<!channel> <@U1> <https://a.b|x> &lt;", "&lt;!channel&gt; &lt;@U1&gt; &lt;https://a.b|x&gt; &amp;lt;"),
+        ("[<!here>](https://a.b)", "<https://a.b|&lt;!here&gt;>"),
+        ("```py\n# <b> **x**\n```\nend", "```\n# &lt;b&gt; **x**\n```\nend"),
+        ("````\n```\n<@U1>\n````", "```\n``\u200b`\n&lt;@U1&gt;\n```"),
+        ("``a`b``", "`a\u02cbb`"),
+    ],
+)
+def test_markdown_is_rendered_as_mrkdwn(text: str, expected: str) -> None:
+    assert slack_format.render(text) == expected
+
+
+@hypothesis.given(strategies.lists(strategies.sampled_from([*"a \n`~*_#-<>&|[]()!@", "](https://a.b", "```", "~~~"])))
+def test_rendered_text_has_no_mention_and_fits_its_measure(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    rendered = slack_format.render(text)
+    assert all(after.startswith("https://a.b") for after in rendered.split("<")[1:])
+    assert len(rendered) <= slack_format.measure(text) + 4
+
+
+# --- settings and the incident --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({**BOTH, "signing_secret_env": "SECRET"}, "either `app_token_env`"),
+        ({"bot_token_env": "BOT"}, "either `app_token_env`"),
+        ({**BOTH, "token": "xoxb"}, "unknown field `token`"),
+        ({**BOTH, "api_url": "http://slack.com/api/"}, "https://"),
+        ({**BOTH, "bot_token_env": "NONE"}, "NONE is not set"),
+    ],
+)
+def test_invalid_settings_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(errors.SettingInvalid, match=message):
+        plugins.load({"slack": table}, SECRETS)
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(plugins.load({"slack": BOTH}, SECRETS)[0], slack.Slack)
+    monkeypatch.setitem(sys.modules, "slack_sdk", None)
+    monkeypatch.delitem(sys.modules, slack.__name__)
+    with pytest.raises(errors.SettingInvalid, match=r"not installed\. Run: .*\[slack\]"):
+        plugins.load({"slack": BOTH}, SECRETS)
+
+
+async def test_burst_during_compaction_review_and_notice_is_answered_once_in_one_conversation(
+    slack_server: SlackServer, db: AsyncSessionDB
+) -> None:
+    model, writer = Echo(), compaction.FakeSummarizer()
+    model.window = compaction.WINDOW
+    async with open_answering(slack_server, db, model, summarizer=writer, reviews=True, background=True) as opened:
+        first = await slack_server.say("First")
+        (begun,) = await gateways.wait_settled(db, f"D1:{first['event']['ts']}", platform="slack")
+        here = begun.conversation_id or ""
+        await gateways.wait_idle(opened, db)
+        exchange = [types.NewMessage(role=role, content="It is windy there. " * 24) for role in ("user", "assistant")]
+        for _ in range(40):
+            await db.append_messages(here, exchange)
+        await db.mail.add_inbox_entry(here, "n1", "The build ended.", kind="process")
+        payloads = [slack_server.event(text=f"Burst {number}") for number in range(5)]
+        payloads.append(slack_server.event(text="Other", channel="D2", user="U2"))
+        payloads.append(slack_server.event(text=f"<@{BOT}> Thread", channel="C1", thread_ts="7.0"))
+        sent = [await slack_server.deliver(each, retry=retry) for each in payloads for retry in (0, 1)]
+        opened.router.wake()
+        await until_async(lambda: all(each in slack_server.acknowledged for each in sent))
+    own = [each for each in slack_server.texts("D1") if "The build ended." not in each]
+    assert own == ["re First", *(f"re Burst {number}" for number in range(5))]
+    assert len(slack_server.texts("D1")) == 7
+    assert (slack_server.texts("D2"), slack_server.texts("C1")) == (["re Other"], ["re Thread"])
+    assert writer.requests
+    sessions = await db.sessions(here)
+    assert [len(await db.continuations(each.id)) for each in sessions] == [1] * (len(sessions) - 1) + [0]
+    assert len(sessions) > 1

@@ -369,14 +369,7 @@ class Slack:
 
     # --- outbound ---------------------------------------------------------------------------------------------
 
-    def render(self, text: str) -> str:
-        return slack_format.render(text)
-
-    def measure(self, text: str) -> int:
-        return slack_format.measure(text)
-
-    async def send(self, delivery: platform.Delivery) -> str:
-        return await self._send(delivery)
+    render, measure = staticmethod(slack_format.render), staticmethod(slack_format.measure)
 
     async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
         text = {"type": "mrkdwn", "text": delivery.text, "verbatim": True}
@@ -389,11 +382,11 @@ class Slack:
             }
             for number, choice in enumerate(question.choices)
         ]
-        return await self._send(
+        return await self.send(
             delivery, blocks=[{"type": "section", "text": text}, {"type": "actions", "elements": buttons}]
         )
 
-    async def _send(self, delivery: platform.Delivery, **content: Any) -> str:
+    async def send(self, delivery: platform.Delivery, **content: Any) -> str:
         """Send a message, and return its channel and timestamp."""
         channel, thread = delivery.address["chat"], delivery.address.get("thread")
         with _translate_errors():
@@ -424,7 +417,8 @@ class Slack:
             if text:
                 await self._update(draft, text)
                 return draft
-            await self._delete(draft)
+            channel, _, ts = draft.partition(":")
+            await self._web.chat_delete(channel=channel, ts=ts)
         except slack_errors.SlackApiError as error:
             if _error_code(error) not in _GONE:
                 raise
@@ -433,12 +427,13 @@ class Slack:
     async def _find_sent(self, delivery: platform.Delivery) -> str:
         """Return the id of the message if an earlier attempt, whose outcome is unknown, sent it; else empty."""
         channel, thread = delivery.address["chat"], delivery.address.get("thread")
-        oldest, options = f"{delivery.at - SEARCH_SECONDS:.6f}", {"limit": MAX_SEARCHED, "include_all_metadata": True}
+        options: dict[str, Any] = {"limit": MAX_SEARCHED, "include_all_metadata": True}
+        options["oldest"] = f"{delivery.at - SEARCH_SECONDS:.6f}"
         try:
             if thread:
-                found = await self._web.conversations_replies(channel=channel, ts=thread, oldest=oldest, **options)
+                found = await self._web.conversations_replies(channel=channel, ts=thread, **options)
             else:
-                found = await self._web.conversations_history(channel=channel, oldest=oldest, **options)
+                found = await self._web.conversations_history(channel=channel, **options)
         except slack_errors.SlackApiError as error:
             if _error_code(error) == "ratelimited" or _status(error) >= 500:
                 raise
@@ -463,10 +458,6 @@ class Slack:
     async def _update(self, message: str, text: str) -> None:
         channel, _, ts = message.partition(":")
         await self._web.chat_update(channel=channel, ts=ts, text=text, **_LITERAL)
-
-    async def _delete(self, message: str) -> None:
-        channel, _, ts = message.partition(":")
-        await self._web.chat_delete(channel=channel, ts=ts)
 
 
 def create(context: platform.PlatformContext) -> Slack:
@@ -515,21 +506,24 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except slack_errors.SlackApiError as error:
-        code, status = _error_code(error), _status(error)
-        if status in (200, 400, 403, 404, 413) and code not in _TEMPORARY:
+        code = _error_code(error)
+        if code and _status(error) < 500 and code not in _TEMPORARY:
             raise errors.SendRefused(f"Slack refused the message: {code}.") from None
         after = error.response.headers.get("Retry-After", "") if error.response is not None else ""
         retry_after = float(after) if after.isdigit() else None
-        raise errors.SendFailed(f"Slack did not accept the message: {code}.", retry_after=retry_after) from None
+        reason = code or f"status {_status(error)}"
+        raise errors.SendFailed(f"Slack did not accept the message: {reason}.", retry_after=retry_after) from None
     except (slack_errors.SlackClientError, aiohttp.ClientError, TimeoutError, OSError) as error:
         raise errors.SendFailed(f"The request to Slack failed: {type(error).__name__}.") from None
 
 
 def _error_code(error: slack_errors.SlackApiError) -> str:
+    """Return the error that Slack names; empty if the response has none, for example if a proxy sent it."""
     data = getattr(error.response, "data", None)
-    return str(data.get("error", "unknown")) if isinstance(data, dict) else f"status {_status(error)}"
+    return str(data.get("error", "")) if isinstance(data, dict) else ""
 
 
 def _status(error: slack_errors.SlackApiError) -> int:
-    found: int = getattr(error.response, "status_code", None) or getattr(error.response, "status", 0)
-    return found
+    # A response that is not JSON is the one of aiohttp.
+    found: Any = error.response
+    return int(getattr(found, "status_code", 0) or getattr(found, "status", 0))
