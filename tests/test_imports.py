@@ -63,6 +63,7 @@ LOADS_BY_NAME = {
 ONLY_IN = {
     "sqlite3": "cli/demo.py",
     "platformdirs": "config.py",
+    "slack_sdk": "gateway/platforms/slack.py",
     "httpx2": "model/http.py",
     "tomllib": "config.py",
     "uvicorn": "gateway/platforms/http/server.py",
@@ -85,7 +86,7 @@ ONLY_BELOW = {
 ON_DEMAND = {("store/db.py", "holdfast.store.postgres"), ("installation.py", "importlib")}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
-OPTIONAL = {"psycopg", "textual", "telegram", "discord", "slack_bolt", "acp", "mcp", "opentelemetry", "xllamacpp"}
+OPTIONAL = {"psycopg", "textual", "telegram", "discord", "slack_sdk", "acp", "mcp", "opentelemetry", "xllamacpp"}
 
 # Besides the settings: the session of a process that a tool started, the keys of models that a program embeds, and the
 # variables that commands inherit.

@@ -158,8 +158,8 @@ class SlackServer:
         return {"user": {"profile": {"display_name": self.names.get(given["user"], "")}}}
 
     def _chat_postMessage(self, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 -- the name of the method
-        if not given["channel"].startswith(("C", "D")):
-            return {"error": "channel_not_found"}
+        if given["channel"].startswith("U"):  # The direct messages of a user.
+            given["channel"] = given["channel"].replace("U", "D")
         ts = self.next_ts()
         self.messages[f"{given['channel']}:{ts}"] = {**given, "ts": ts, "user": BOT}
         return {"channel": given["channel"], "ts": ts}

@@ -413,8 +413,10 @@ async def test_message_is_sent_again_if_the_channel_cannot_be_read(slack_server:
 async def test_reply_whose_draft_was_deleted_is_a_new_message(slack_server: SlackServer) -> None:
     chat = slack_server.platform()
     await chat.delete_draft({}, "D1:1.0")
-    await chat.send(delivery("Hello", draft="D1:1.0"))
+    sent = await chat.send(delivery("Hello", chat="U1", draft="D1:1.0"))
     assert slack_server.texts() == ["Hello"]
+    await chat.edit_draft({}, sent, "Hello again")
+    assert slack_server.texts() == ["Hello again"]
 
 
 @pytest.mark.parametrize(
