@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from urllib import parse
@@ -19,9 +19,11 @@ from slack_sdk import signature
 from starlette import responses
 
 from holdfast import AsyncSessionDB, errors, types
+from holdfast.agent import memory
 from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins, slack, slack_format
 from holdfast.model import ScriptedModel
+from holdfast.model import base as models
 from tests.faults.agent_processes import Echo
 from tests.support import compaction, gateways
 from tests.support.approvals import Shell, shell_reply
@@ -116,6 +118,7 @@ async def test_message_that_could_not_be_stored_is_delivered_again_after_a_recon
         handler.error = errors.StoreError("The disk is full.")
         sent = await slack_server.deliver(slack_server.event(text="Hi"))
         await handler.reached.wait()
+        await slack_server.acknowledge(slack_server.event(type="reaction_added"))  # Acknowledged after the first one.
         assert sent not in slack_server.acknowledged
         handler.error = None
         await slack_server.disconnect()
@@ -471,12 +474,23 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         plugins.load({"slack": BOTH}, SECRETS)
 
 
+class ReviewedEcho(Echo):
+    """A model that repeats the message, and counts the memory reviews."""
+
+    window, reviews = compaction.WINDOW, 0
+
+    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
+        self.reviews += request.system == memory.INSTRUCTIONS
+        async for delta in super().stream(request):
+            yield delta
+
+
 async def test_burst_during_compaction_review_and_notice_is_answered_once_in_one_conversation(
     slack_server: SlackServer, db: AsyncSessionDB
 ) -> None:
-    model, writer = Echo(), compaction.FakeSummarizer()
-    model.window = compaction.WINDOW
-    async with open_answering(slack_server, db, model, summarizer=writer, reviews=True, background=True) as opened:
+    model, writer = ReviewedEcho(), compaction.FakeSummarizer()
+    given = {"summarizer": writer, "background": True, "remembers": True, "reviews": True}
+    async with open_answering(slack_server, db, model, **given) as opened:
         first = await slack_server.say("First")
         (begun,) = await gateways.wait_settled(db, f"D1:{first['event']['ts']}", platform="slack")
         here = begun.conversation_id or ""
@@ -496,6 +510,7 @@ async def test_burst_during_compaction_review_and_notice_is_answered_once_in_one
     assert len(slack_server.texts("D1")) == 7
     assert (slack_server.texts("D2"), slack_server.texts("C1")) == (["re Other"], ["re Thread"])
     assert writer.requests
+    assert model.reviews
     sessions = await db.sessions(here)
     assert [len(await db.continuations(each.id)) for each in sessions] == [1] * (len(sessions) - 1) + [0]
     assert len(sessions) > 1

@@ -325,7 +325,7 @@ class Slack:
         await handler.receive(incoming)
 
     async def _find_name(self, user: str) -> str:
-        """Return the display name of a user; empty if Slack does not tell it in time."""
+        """Return the display name of a user; empty if Slack does not return it in time."""
         if user not in self._names:
             try:
                 async with asyncio.timeout(NAME_SECONDS):
