@@ -7,6 +7,7 @@ a message identify it, whichever event carries it. The text format is in `slack_
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import socket
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from holdfast import errors, installation
 from holdfast.gateway import platform, settings
 from holdfast.gateway.platforms import slack_format
 from holdfast.gateway.platforms.http import server
+from holdfast.model import surrogates
 
 try:
     import aiohttp
@@ -247,6 +249,7 @@ class Slack:
     async def _receive(self, handler: platform.Handler, payload: dict[str, Any]) -> dict[str, Any] | None:
         """Store the message of a payload; return the answer to Slack. Raises StoreError if it could not be stored."""
         self._active.add(task := asyncio.current_task())
+        payload = surrogates.repair(payload)
         try:
             if payload.get("type") == "event_callback":
                 await self._receive_event(handler, msgspec.convert(payload.get("event"), SlackEvent))
@@ -487,12 +490,16 @@ def _place(channel: str, message: SlackMessage) -> dict[str, Any]:
 def _decode(body: bytes) -> dict[str, Any]:
     """Return the payload of a request, which is JSON, a form, or JSON in a form. Empty if it is malformed."""
     try:
-        if not body.startswith(b"{"):
-            form = dict(parse.parse_qsl(body.decode()))
-            body = form.get("payload", "").encode() or msgspec.json.encode(form)
-        return msgspec.json.decode(body, type=dict[str, Any])
-    except ValueError:
+        text = body.decode()
+        if not text.startswith("{"):
+            form = dict(parse.parse_qsl(text))
+            if "payload" not in form:
+                return form
+            text = form["payload"]
+        found = json.loads(text)  # msgspec refuses unpaired surrogates, which `_receive` repairs.
+    except (ValueError, RecursionError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _metadata(delivery: platform.Delivery) -> dict[str, Any]:
