@@ -1,0 +1,556 @@
+"""Discord: direct messages, channels and threads, through a bot account and discord.py (extra `discord`).
+
+Discord does not acknowledge single messages: a session that is resumed after a disconnect delivers the missed events
+again, and a new session of the same process reads the missed messages of its chats. Keys deduplicate both. A process
+that starts knows no earlier session, so Discord does not deliver messages that were sent while no gateway ran.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import logging
+import mimetypes
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from hashlib import blake2b
+from typing import Annotated, Any, NamedTuple, cast
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from holdfast import errors, installation, safe_text
+from holdfast.agent import commands
+from holdfast.gateway import platform
+from holdfast.store import titles
+
+try:
+    import aiohttp
+    import discord
+    import yarl
+    from discord import gateway as discord_gateway
+    from discord import http as discord_http
+except ModuleNotFoundError as error:
+    command = installation.install_command("discord")
+    raise errors.SettingInvalid(f"Discord support is not installed. Run: {command}") from error
+
+logger = logging.getLogger("holdfast.gateway")
+discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # The voice libraries are not used.
+
+API_URL = "https://discord.com/api/v10"
+MAX_TEXT = 2_000
+MAX_FILES = 10
+"""Files of one message."""
+MAX_COMMANDS, MAX_DESCRIPTION, MAX_LABEL = 100, 100, 80
+MAX_RATE_LIMIT = 30.0
+"""How many seconds discord.py waits for a rate limit; the gateway retries after a longer one."""
+MAX_MISSED = 500
+"""Missed messages of a chat that a new session reads."""
+MAX_REMEMBERED = 1_000
+"""Chats and edited messages that a process remembers."""
+MAX_STORE_DELAY = 30.0
+CLOSE_SECONDS = 5.0
+"""How long requests may take after the platform was stopped."""
+ARGUMENTS = "arguments"
+"""The option of a slash command that takes the text after its name."""
+NOT_ACCEPTED = "This was not accepted."
+NOT_STORED = "This could not be stored. Please try again."
+NOT_RECEIVED = "[Attachment not received: {name}, {size}. {why}]"
+TOO_LARGE = "The largest possible size is {limit}."
+NOT_SENT = "Not sent, because Discord accepts at most {limit} per file: {names}"
+_API_URL = re.compile(r"https://[^\s?#]+[^\s?#/]|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/[^\s?#]*[^\s?#/])?")
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
+_COMMAND_NAME = re.compile(r"[-_a-z0-9]{1,32}")
+
+
+class DiscordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The table `[gateway.discord]`."""
+
+    token_env: str
+    """The environment variable with the token of the bot."""
+    free_channels: list[str | int] = []
+    """Ids of channels whose messages are all for the agent, threads included; elsewhere it has to be mentioned."""
+    api_url: str = API_URL
+    """The REST API with its version, for example at a proxy. It names the address of the WebSocket gateway."""
+    max_download_bytes: Annotated[int, msgspec.Meta(ge=0)] = 20_000_000
+    """The largest attachment that is received."""
+    max_upload_bytes: Annotated[int, msgspec.Meta(ge=0)] = 10 * 1024 * 1024
+    """The largest file that is sent; Discord accepts larger ones in boosted servers."""
+    draft_seconds: Annotated[float, msgspec.Meta(ge=0.5, le=60)] = 1.5
+    """The interval between two edits of a reply that is being written."""
+    link_previews: bool = False
+    """Whether Discord fetches the links in replies to show previews."""
+
+
+def create(context: platform.PlatformContext) -> Discord:
+    """Return the platform of a settings table."""
+    settings = msgspec.convert(context.settings, DiscordSettings)
+    if not _API_URL.fullmatch(settings.api_url):
+        raise errors.SettingInvalid("`api_url` must be an https address, or an http address of this machine.")
+    token = context.secrets[settings.token_env].strip()
+    if not token or not token.isprintable():
+        raise errors.SettingInvalid(f"the environment variable {settings.token_env} does not contain a token.")
+    return Discord(settings, token)
+
+
+class Position(NamedTuple):
+    """The newest message that was received from a channel."""
+
+    guild_id: int | None
+    message_id: int
+
+
+class Discord:
+    """A bot account. discord.py waits for rate limits, sends heartbeats and resumes sessions."""
+
+    name, limit = "discord", MAX_TEXT
+    pace = platform.Pace(platform.Rate(40, 1.0), platform.Rate(5, 5.0))
+
+    def __init__(self, settings: DiscordSettings, token: str) -> None:
+        self._settings, self._token = settings, token
+        self._client: discord.Client | None = None
+        """The client of `run`, while it is logged in."""
+        self._ready = asyncio.Event()
+        self._activity = Activity()
+        self._positions: dict[int, Position] = {}
+
+    @property
+    def draft_seconds(self) -> float:
+        return self._settings.draft_seconds
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def run(self, handler: platform.Handler) -> None:
+        async with self._log_in() as client:
+            receiver = Receiver(client, handler, self._settings, self._positions, self._ready, self._activity)
+            for each in receiver.listeners:
+                client.event(each)
+            _, address, _ = await client.http.get_bot_gateway()
+            discord_gateway.DiscordWebSocket.DEFAULT_GATEWAY = yarl.URL(address)
+            self._client = client
+            try:
+                await client.connect()
+            finally:
+                self._client = None
+                await self._activity.wait_idle(CLOSE_SECONDS)
+
+    @asynccontextmanager
+    async def _log_in(self) -> AsyncIterator[discord.Client]:
+        # discord.py has no other way to set the address. A process has one platform of this name.
+        discord_http.Route.BASE = self._settings.api_url
+        intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True)
+        # Without this privileged intent, Discord sends the content of direct messages and mentions only.
+        intents.message_content = bool(self._settings.free_channels)
+        async with discord.Client(
+            intents=intents,
+            max_messages=None,
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            max_ratelimit_timeout=MAX_RATE_LIMIT,
+            allowed_mentions=discord.AllowedMentions.none(),
+        ) as client:
+            await client.login(self._token)
+            yield client
+
+    @asynccontextmanager
+    async def _request(self) -> AsyncIterator[discord.Client]:
+        """Yield the client for a request: that of `run`, or another one before and after it. Translates errors."""
+        with translate_errors():
+            if (client := self._client) is not None:
+                with self._activity.track():
+                    yield client
+            else:
+                async with self._log_in() as client:
+                    yield client
+
+    # --- sending
+
+    async def send(self, delivery: platform.Delivery) -> str:
+        return await self._send(delivery)
+
+    async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
+        view = discord.ui.View(timeout=None)
+        asker, last = str(delivery.address.get("sender", "")), len(question.choices) - 1
+        for number, choice in enumerate(question.choices):
+            style = discord.ButtonStyle.danger if number == last else discord.ButtonStyle.secondary
+            view.add_item(
+                discord.ui.Button(style=style, label=choice.label[:MAX_LABEL], custom_id=f"{asker}:{choice.text}")
+            )
+        view.stop()  # Else discord.py keeps every view in memory: presses are handled by their ids alone.
+        return await self._send(msgspec.structs.replace(delivery, draft=None), view)
+
+    async def _send(self, delivery: platform.Delivery, view: discord.ui.View | None = None) -> str:
+        fitting = [each for each in delivery.files if each.size <= self._settings.max_upload_bytes]
+        groups = [fitting[at : at + MAX_FILES] for at in range(0, len(fitting), MAX_FILES)]
+        sent: list[str] = []
+        async with self._request() as client:
+            channel = await find_channel(client, delivery.address)
+            if delivery.text or groups:
+                sent.append(await self._send_first(channel, delivery, groups[0] if groups else [], view))
+            rest = [("", group) for group in groups[1:]] + [(text, []) for text in self._unsent(delivery)]
+            for index, (text, group) in enumerate(rest, 1):
+                files = await read_files(group)
+                message = await channel.send(text or None, files=files, nonce=nonce(delivery, index))
+                sent.append(str(message.id))
+        if not sent:
+            raise errors.SendRefused("The message is empty.")
+        return sent[0]
+
+    async def _send_first(
+        self,
+        channel: discord.PartialMessageable,
+        delivery: platform.Delivery,
+        files: Sequence[platform.OutgoingFile],
+        view: discord.ui.View | None,
+    ) -> str:
+        """Replace the draft, or send a message if there is none or it was deleted."""
+        text = delivery.text or None
+        if delivery.draft is not None:
+            with suppress(discord.NotFound):
+                draft = channel.get_partial_message(int(delivery.draft))
+                return str((await draft.edit(content=text, attachments=await read_files(files))).id)
+        options: dict[str, Any] = {"view": view} if view is not None else {}
+        options |= {"nonce": nonce(delivery), "suppress_embeds": not self._settings.link_previews}
+        return str((await channel.send(text, files=await read_files(files), **options)).id)
+
+    def _unsent(self, delivery: platform.Delivery) -> list[str]:
+        """Return the notice about files that are too large, if there are any."""
+        limit = self._settings.max_upload_bytes
+        names = ", ".join(f"{each.name} ({safe_text.size(each.size)})" for each in delivery.files if each.size > limit)
+        return [NOT_SENT.format(limit=safe_text.size(limit), names=names)[:MAX_TEXT]] if names else []
+
+    async def send_typing(self, address: dict[str, Any]) -> None:
+        async with self._request() as client:
+            await (await find_channel(client, address)).typing()
+
+    async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
+        async with self._request() as client:
+            await (await find_channel(client, address)).get_partial_message(int(draft)).edit(content=text)
+
+    async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
+        async with self._request() as client:
+            with suppress(discord.NotFound):
+                await (await find_channel(client, address)).get_partial_message(int(draft)).delete()
+
+    def render(self, text: str) -> str:
+        return text
+
+    def measure(self, text: str) -> int:
+        """Return the length in UTF-16 units, which is never less than what Discord counts."""
+        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+    async def show_commands(self, listed: Sequence[commands.CommandInfo]) -> None:
+        """Replace the slash commands of the bot, in all servers and direct messages."""
+        async with self._request() as client:
+            assert client.application_id is not None  # Set by the login.
+            await client.http.bulk_upsert_global_commands(client.application_id, build_commands(listed))
+
+
+class Activity:
+    """Counts the operations that use a connection, so that it is closed after them."""
+
+    def __init__(self) -> None:
+        self._count, self._idle = 0, asyncio.Event()
+
+    @contextmanager
+    def track(self) -> Iterator[None]:
+        self._count += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._idle.set()
+
+    async def wait_idle(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._count:
+                    await self._idle.wait()
+
+
+class Receiver:
+    """Translates the events of one connection into inbound messages. The events of a channel are handled in order."""
+
+    def __init__(
+        self,
+        client: discord.Client,
+        handler: platform.Handler,
+        settings: DiscordSettings,
+        positions: dict[int, Position],
+        ready: asyncio.Event,
+        activity: Activity,
+    ) -> None:
+        self._client, self._handler, self._settings, self._positions = client, handler, settings, positions
+        self._ready, self._activity = ready, activity
+        self._free = frozenset(map(str, settings.free_channels))
+        self._locks = WeakValueDictionary[int, asyncio.Lock]()
+        self._edits: dict[str, str] = {}
+        """The key of the last edit of a message, by the key of the message."""
+
+    @property
+    def listeners(self) -> tuple[Any, ...]:
+        """The coroutine functions to register; discord.py finds the event by the name."""
+        edits = (self.on_raw_message_edit, self.on_raw_message_delete, self.on_raw_bulk_message_delete)
+        return (self.on_connect, self.on_message, self.on_interaction, *edits)
+
+    async def on_connect(self) -> None:
+        """A new session began: read the messages that the end of the previous one left out."""
+        known = list(self._positions.items())
+        self._ready.set()
+        for channel_id, position in known:
+            channel = self._client.get_partial_messageable(channel_id, guild_id=position.guild_id)
+            missed = channel.history(limit=MAX_MISSED, after=discord.Object(position.message_id), oldest_first=True)
+            try:
+                async with self._in_order(channel_id):
+                    async for message in missed:
+                        await self._receive(message)
+            except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
+                logger.warning("discord: could not read the missed messages of channel %d: %s", channel_id, error)
+
+    async def on_message(self, message: discord.Message) -> None:
+        async with self._in_order(message.channel.id):
+            await self._receive(message)
+
+    async def on_raw_message_edit(self, payload: discord.RawMessageUpdateEvent) -> None:
+        # Discord also reports previews, pins and the like, without a time of the edit.
+        if (at := payload.message.edited_at) is not None:
+            async with self._in_order(payload.channel_id):
+                key = f"{payload.message_id}:{at.timestamp():.6f}"
+                await self._receive(payload.message, key=key, edits=str(payload.message_id))
+
+    async def on_raw_message_delete(self, payload: discord.RawMessageDeleteEvent) -> None:
+        await self._delete(payload.channel_id, payload.message_id)
+
+    async def on_raw_bulk_message_delete(self, payload: discord.RawBulkMessageDeleteEvent) -> None:
+        for message_id in payload.message_ids:
+            await self._delete(payload.channel_id, message_id)
+
+    async def on_interaction(self, interaction: discord.Interaction) -> None:
+        """A slash command or a pressed button is a message; it is acknowledged once it is stored."""
+        asker, line = interaction_text(interaction)
+        if not line or interaction.channel is None:
+            return
+        async with self._in_order(interaction.channel.id):
+            incoming = await self._incoming(
+                interaction.channel, interaction.user, f"interaction:{interaction.id}", line
+            )
+            try:
+                answer = "" if await self._handler.receive(incoming) is not None else NOT_ACCEPTED
+            except errors.StoreError as error:
+                logger.warning("discord: could not store an interaction: %s", error)
+                answer = NOT_STORED
+        is_button = interaction.type is discord.InteractionType.component
+        try:
+            if answer or not is_button:
+                await interaction.response.send_message((answer or line)[:MAX_TEXT], ephemeral=True)
+            elif asker == incoming.sender:
+                await interaction.response.edit_message(view=None)
+            else:
+                await interaction.response.defer()
+        except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
+            # Another process of the same bot may have acknowledged it first.
+            logger.debug("discord: could not acknowledge an interaction: %s", error)
+
+    @asynccontextmanager
+    async def _in_order(self, channel_id: int) -> AsyncIterator[None]:
+        with self._activity.track():
+            # discord.py starts one task per event, in order, and a lock is acquired in the order of the attempts.
+            async with self._locks.setdefault(channel_id, asyncio.Lock()):
+                yield
+
+    async def _receive(self, message: discord.Message, key: str = "", edits: str = "") -> None:
+        kinds = (discord.MessageType.default, discord.MessageType.reply)
+        if message.author.bot or message.webhook_id is not None or message.type not in kinds:
+            return
+        if not edits:
+            remember(self._positions, message.channel.id, Position(guild_id_of(message.channel), message.id))
+        incoming = await self._incoming(message.channel, message.author, key or str(message.id), message.content)
+        incoming = self._address_text(incoming, message)
+        if not incoming.mentioned:
+            return
+        if edits:
+            remember(self._edits, edits, incoming.key)
+        notes, files = await self._download(message.attachments)
+        await self._store(
+            msgspec.structs.replace(
+                incoming,
+                text="\n".join(filter(None, [incoming.text, *notes])),
+                attachments=tuple(files),
+                reply_to=quote_of(message),
+                edits=edits,
+            )
+        )
+
+    async def _incoming(self, channel: Any, author: discord.abc.User, key: str, text: str) -> platform.Incoming:
+        kind, chat = await self._chat(channel, author)
+        return platform.Incoming(
+            platform=Discord.name,
+            key=key,
+            kind=kind,
+            chat=chat,
+            sender=str(author.id),
+            name=author.display_name,
+            text=text,
+            address={"channel": str(channel.id), "sender": str(author.id)},
+        )
+
+    async def _chat(self, channel: Any, author: discord.abc.User) -> tuple[platform.ChatKind, tuple[str, ...]]:
+        if guild_id_of(channel) is None:
+            return "dm", (str(author.id),)
+        if isinstance(channel, discord.PartialMessageable):
+            channel = await self._client.fetch_channel(channel.id)
+        if isinstance(channel, discord.Thread):
+            return "thread", (str(channel.parent_id), str(channel.id))
+        return "group", (str(channel.id),)
+
+    def _address_text(self, incoming: platform.Incoming, message: discord.Message) -> platform.Incoming:
+        """Decide whether the agent is addressed, and remove its mention from the text."""
+        assert self._client.user is not None  # Set by the login.
+        own = self._client.user.id
+        is_mentioned = any(each.id == own for each in message.mentions) or not self._free.isdisjoint(incoming.chat)
+        text = re.sub(rf"<@!?{own}>", "", incoming.text).strip()
+        return msgspec.structs.replace(incoming, text=text, mentioned=incoming.kind == "dm" or is_mentioned)
+
+    async def _download(self, attachments: list[discord.Attachment]) -> tuple[list[str], list[platform.Attachment]]:
+        """Return the files of a message, and notes about those that were not received."""
+        notes, files, limit = list[str](), list[platform.Attachment](), self._settings.max_download_bytes
+        for each in attachments:
+            why = TOO_LARGE.format(limit=safe_text.size(limit))
+            if each.size <= limit:
+                try:
+                    files.append(platform.Attachment(await each.read(), media_type_of(each), each.filename))
+                    continue
+                except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
+                    logger.warning("discord: could not download an attachment: %s", error)
+                    why = "It could not be downloaded."
+            name = titles.normalize(each.filename)[:100]
+            notes.append(NOT_RECEIVED.format(name=name, size=safe_text.size(each.size), why=why))
+        return notes, files
+
+    async def _store(self, incoming: platform.Incoming) -> None:
+        """Store a message. Discord does not deliver it again, so this is repeated until the store accepts it."""
+        for attempt in itertools.count():
+            try:
+                await self._handler.receive(incoming)
+                return
+            except errors.StoreError as error:
+                if self._client.is_closed():
+                    raise
+                logger.warning("discord: will retry to store message %s: %s", incoming.key, error)
+                await asyncio.sleep(min(0.1 * 2 ** min(attempt, 20), MAX_STORE_DELAY))
+
+    async def _delete(self, channel_id: int, message_id: int) -> None:
+        async with self._in_order(channel_id):
+            key = str(message_id)
+            for each in filter(None, (key, self._edits.pop(key, None))):
+                await self._handler.delete(Discord.name, each)
+
+
+# --- translation of values, without state
+
+
+def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Set the newest entry of a dictionary, and drop the oldest one if there are too many."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > MAX_REMEMBERED:
+        del known[next(iter(known))]
+
+
+def guild_id_of(channel: Any) -> int | None:
+    """Return the server of a channel; None for a direct message."""
+    if isinstance(channel, discord.PartialMessageable):
+        return channel.guild_id
+    guild = getattr(channel, "guild", None)
+    return None if guild is None else int(guild.id)
+
+
+def quote_of(message: discord.Message) -> platform.Quote | None:
+    reference = message.reference
+    if reference is None or reference.message_id is None or message.type is not discord.MessageType.reply:
+        return None
+    quoted = reference.resolved
+    if not isinstance(quoted, discord.Message):
+        return platform.Quote(str(reference.message_id))
+    name = titles.normalize(quoted.author.display_name)
+    return platform.Quote(str(reference.message_id), quoted.content, name)
+
+
+def media_type_of(attachment: discord.Attachment) -> str:
+    stated = (attachment.content_type or "").split(";")[0].strip().lower()
+    guessed = mimetypes.guess_type(attachment.filename)[0] or "application/octet-stream"
+    return stated if _MEDIA_TYPE.fullmatch(stated) else guessed
+
+
+def interaction_text(interaction: discord.Interaction) -> tuple[str, str]:
+    """Return whom a button was shown to, and the command of a button or slash command; empty if it is neither."""
+    data = cast("dict[str, Any]", interaction.data or {})
+    if interaction.type is discord.InteractionType.component:
+        asker, _, line = str(data.get("custom_id", "")).partition(":")
+        return asker, line if line.startswith("/") else ""
+    if interaction.type is discord.InteractionType.application_command and data.get("type") == 1:
+        given = [str(each.get("value", "")) for each in data.get("options", []) if each.get("name") == ARGUMENTS]
+        return "", " ".join([f"/{data['name']}", *given])
+    return "", ""
+
+
+def build_commands(listed: Sequence[commands.CommandInfo]) -> list[dict[str, Any]]:
+    """Return Discord's application commands of the commands that it can show."""
+    return [
+        {
+            "type": 1,
+            "name": each.name,
+            "description": each.help[:MAX_DESCRIPTION] or each.name,
+            "options": [
+                {"type": 3, "name": ARGUMENTS, "description": each.argument[:MAX_DESCRIPTION], "required": False}
+            ]
+            if each.argument
+            else [],
+        }
+        for each in listed
+        if _COMMAND_NAME.fullmatch(each.name)
+    ][:MAX_COMMANDS]
+
+
+def nonce(delivery: platform.Delivery, index: int = 0) -> str:
+    """Return the id by which Discord recognises a repeated send. Its length is limited to 25 characters."""
+    identity = f"{delivery.id}:{delivery.at}:{delivery.chat}:{index}"
+    return blake2b(identity.encode(), digest_size=12).hexdigest()
+
+
+async def read_files(files: Sequence[platform.OutgoingFile]) -> list[discord.File]:
+    return [discord.File(io.BytesIO(await each.read()), each.name) for each in files]
+
+
+async def find_channel(client: discord.Client, address: dict[str, Any]) -> discord.PartialMessageable:
+    """Return the channel of an address: that of a message, or the user or channel that a webhook names as `chat`."""
+    if "channel" in address:
+        return client.get_partial_messageable(int(address["channel"]))
+    chat = str(address.get("chat", ""))
+    if not chat.isdecimal():
+        raise errors.SendRefused(f"{errors.quote(chat)} is not the id of a user or channel.")
+    try:
+        return client.get_partial_messageable((await client.create_dm(discord.Object(int(chat)))).id)
+    except discord.HTTPException as error:
+        if error.status not in (400, 403, 404):
+            raise
+    return client.get_partial_messageable(int(chat))
+
+
+@contextmanager
+def translate_errors() -> Iterator[None]:
+    """Raise SendRefused for a final error of Discord, and SendFailed for a temporary one."""
+    try:
+        yield
+    except discord.RateLimited as error:
+        raise errors.SendFailed("Discord's rate limit is reached.", retry_after=error.retry_after) from error
+    except discord.HTTPException as error:
+        is_temporary = error.status in (401, 408, 429) or error.status >= 500
+        raise (errors.SendFailed if is_temporary else errors.SendRefused)(f"Discord: {error}") from error
+    except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
+        raise errors.SendFailed(f"Discord: {type(error).__name__}: {error}") from error

@@ -1,0 +1,336 @@
+"""A Discord server on loopback: REST API v10 and gateway WebSocket, without compression, and state that tests read."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from aiohttp import web
+
+TOKEN = "bot-token"
+BOT, ANN, BEN = 900, 11, 12
+GUILD, CHANNEL, THREAD, DM = 500, 501, 502, 503
+AT = "2026-01-01T00:00:00.000000+00:00"
+INVALID_RECIPIENT = {"message": "Invalid Recipient(s)", "code": 50033}
+HEARTBEAT, IDENTIFY, RESUME, INVALID_SESSION, HELLO, ACK = 1, 2, 6, 9, 10, 11
+
+
+def user(id_: int, name: str = "") -> dict[str, Any]:
+    shown = name or {BOT: "Holdfast", ANN: "Ann", BEN: "Ben"}.get(id_, str(id_))
+    return {"id": str(id_), "username": shown, "discriminator": "0", "avatar": None, "bot": id_ == BOT}
+
+
+def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    """Return a JSON response; discord.py accepts no parameters in its content type."""
+    return web.Response(
+        body=json.dumps(body).encode(), status=status, headers=headers, content_type="application/json"
+    )
+
+
+CHANNELS: dict[int, dict[str, Any]] = {
+    CHANNEL: {"id": str(CHANNEL), "type": 0, "name": "general", "position": 0, "permission_overwrites": []},
+    THREAD: {
+        "id": str(THREAD), "type": 11, "name": "plans", "parent_id": str(CHANNEL), "owner_id": str(ANN),
+        "message_count": 1, "member_count": 1, "guild_id": str(GUILD),
+        "thread_metadata": {"archived": False, "auto_archive_duration": 60, "archive_timestamp": AT, "locked": False},
+    },
+    DM: {"id": str(DM), "type": 1, "recipients": [user(ANN)]},
+}  # fmt: skip
+
+
+class DiscordServer:
+    """The bot's account, its channels and its sessions."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.messages: dict[int, dict[str, Any]] = {}
+        self.requests: list[tuple[str, str, Any]] = []
+        """Method, path and body of every request."""
+        self.failures: deque[Callable[[web.Request], Awaitable[web.Response | None]]] = deque()
+        """Responses to the next attempts to send a message, after which the server forgets them."""
+        self.files: dict[str, bytes] = {}
+        self.identified, self.resumed = 0, 0
+        self._sessions: dict[str, list[dict[str, Any]]] = {}
+        self._sockets: dict[web.WebSocketResponse, str] = {}
+        self._nonces: dict[str, dict[str, Any]] = {}
+        self._acknowledged = set[str]()
+        self._ids = itertools.count(10_000)
+        self._tasks = set[asyncio.Future[None]]()
+
+    @property
+    def gateway_url(self) -> str:
+        return f"{self.url.replace('http', 'ws')}/gateway"
+
+    # --- actions of users
+
+    def say(self, text: str, *, author: int = ANN, channel: int = DM, name: str = "", **fields: Any) -> str:
+        """Post a message of a user, mentions included, and return its id."""
+        mentions = [user(BOT)] if f"<@{BOT}>" in text else []
+        message = self._message(channel, author, text, mentions=mentions, **fields)
+        message["author"] = user(author, name)
+        self.emit("MESSAGE_CREATE", self._in_guild(channel, message))
+        return str(message["id"])
+
+    def edit(self, id_: str, text: str, at: str = AT) -> None:
+        message = self.messages[int(id_)]
+        message |= {"content": text, "edited_timestamp": at}
+        self.emit("MESSAGE_UPDATE", self._in_guild(int(message["channel_id"]), message))
+
+    def delete(self, id_: str) -> None:
+        message = self.messages.pop(int(id_))
+        channel = int(message["channel_id"])
+        self.emit("MESSAGE_DELETE", self._in_guild(channel, {"id": id_, "channel_id": str(channel)}))
+
+    def interact(self, data: dict[str, Any], *, author: int = ANN, channel: int = DM, **fields: Any) -> str:
+        """Use a slash command (`name`), or press a button (`custom_id`); return the interaction's id."""
+        id_ = str(next(self._ids))
+        who = {"user": user(author)}
+        if channel != DM:
+            who = {"member": {"user": user(author), "roles": [], "joined_at": AT, "permissions": "0", "flags": 0}}
+        kind = 3 if "custom_id" in data else 2
+        common = {"id": id_, "application_id": str(BOT), "type": kind, "token": f"t{id_}", "version": 1, "data": data}
+        common |= {"attachment_size_limit": 1, "channel": CHANNELS[channel], "channel_id": str(channel)}
+        self.emit("INTERACTION_CREATE", self._in_guild(channel, {**common, **who, **fields}))
+        return id_
+
+    def press(self, message: dict[str, Any], label: str, author: int = ANN) -> str:
+        """Press a button of a message."""
+        buttons = [each for row in message["components"] for each in row["components"]]
+        custom_id = next(each["custom_id"] for each in buttons if each["label"] == label)
+        data = {"custom_id": custom_id, "component_type": 2}
+        return self.interact(data, author=author, channel=int(message["channel_id"]), message=message)
+
+    def sent(self, channel: int = DM) -> list[dict[str, Any]]:
+        """Return the bot's messages in a channel."""
+        return [
+            each
+            for each in self.messages.values()
+            if each["channel_id"] == str(channel) and each["author"]["id"] == str(BOT)
+        ]
+
+    def texts(self, channel: int = DM) -> list[str]:
+        return [each["content"] for each in self.sent(channel)]
+
+    def bodies(self, method: str, suffix: str) -> list[Any]:
+        return [body for found, path, body in self.requests if found == method and path.endswith(suffix)]
+
+    async def disconnect(self, *, forget: bool = False) -> None:
+        """Close all connections; `forget` ends their sessions, too."""
+        sockets = list(self._sockets)
+        self._sockets.clear()
+        if forget:
+            self._sessions.clear()
+        for socket in sockets:
+            await socket.close(code=4000)
+
+    def emit(self, event: str, data: dict[str, Any]) -> None:
+        """Add an event to every session, and send it to the connected ones."""
+        for session, events in self._sessions.items():
+            events.append({"op": 0, "t": event, "s": len(events) + 1, "d": data})
+            for socket in [each for each, owner in self._sockets.items() if owner == session]:
+                self._write(socket, events[-1])
+
+    def repeat(self) -> None:
+        """Send all events of every session again, as a resumed session may."""
+        for socket, session in self._sockets.items():
+            self._write(socket, *self._sessions[session][2:])
+
+    def _write(self, socket: web.WebSocketResponse, *frames: dict[str, Any]) -> None:
+        """Send frames in the order of the calls."""
+        for each in frames:
+            task = asyncio.ensure_future(self._send(socket, each))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, socket: web.WebSocketResponse, frame: dict[str, Any]) -> None:
+        with suppress(ConnectionError):  # The session has the frame, and is resumed.
+            await socket.send_json(frame)
+
+    # --- the gateway
+
+    async def gateway(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_json({"op": HELLO, "d": {"heartbeat_interval": 41_250}})
+        async for message in socket:
+            frame = json.loads(message.data)
+            if frame["op"] == HEARTBEAT:
+                await socket.send_json({"op": ACK})
+            elif frame["d"]["token"] != TOKEN:
+                await socket.close(code=4004)
+            elif frame["op"] == IDENTIFY:
+                self._identify(socket)
+            elif frame["op"] == RESUME and frame["d"]["session_id"] in self._sessions:
+                self._resume(socket, frame["d"]["session_id"], frame["d"]["seq"])
+            else:
+                await socket.send_json({"op": INVALID_SESSION, "d": False})
+        self._sockets.pop(socket, None)
+        return socket
+
+    def _identify(self, socket: web.WebSocketResponse) -> None:
+        self.identified += 1
+        session = f"session-{self.identified}"
+        guild = {"id": str(GUILD), "name": "Harbour", "owner_id": str(ANN), "member_count": 2, "roles": []}
+        guild |= {"channels": [CHANNELS[CHANNEL]], "threads": [], "members": [], "emojis": [], "features": []}
+        ready = {
+            "v": 10,
+            "user": user(BOT),
+            "guilds": [{"id": str(GUILD), "unavailable": True}],
+            "private_channels": [],
+        }
+        ready |= {
+            "session_id": session,
+            "resume_gateway_url": self.gateway_url,
+            "application": {"id": str(BOT), "flags": 0},
+        }
+        events = [{"op": 0, "t": "READY", "s": 1, "d": ready}, {"op": 0, "t": "GUILD_CREATE", "s": 2, "d": guild}]
+        self._write(socket, *events)
+        self._sessions[session], self._sockets[socket] = events, session
+
+    def _resume(self, socket: web.WebSocketResponse, session: str, seq: int) -> None:
+        self._write(socket, *self._sessions[session][seq:])
+        self._write(socket, {"op": 0, "t": "RESUMED", "s": len(self._sessions[session]), "d": {}})
+        self._sockets[socket] = session
+        self.resumed += 1
+
+    # --- the REST API
+
+    async def rest(self, request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Authorization") != f"Bot {TOKEN}" and "/interactions/" not in request.path:
+            return reply({"message": "401: Unauthorized", "code": 0}, status=401)
+        body = await self._body(request)
+        path = request.path.removeprefix("/api/v10")
+        self.requests.append((request.method, path, body))
+        match [request.method, *path.strip("/").split("/")]:
+            case ["PUT", "applications", _, "commands"]:
+                return reply(body)
+            case ["POST", "users", "@me", "channels"]:
+                known = int(body["recipient_id"]) == ANN
+                return reply(CHANNELS[DM] if known else INVALID_RECIPIENT, status=200 if known else 400)
+            case ["GET", "channels", channel]:
+                return reply({**CHANNELS[int(channel)], "guild_id": str(GUILD)})
+            case ["GET", "channels", channel, "messages"]:
+                after = int(request.query.get("after", 0))
+                found = [each for id_, each in self.messages.items() if id_ > after and each["channel_id"] == channel]
+                return reply(found[: int(request.query["limit"])][::-1])
+            case ["POST", "channels", channel, "messages"]:
+                return await self._post(request, int(channel), body)
+            case ["PATCH" | "DELETE", "channels", _, "messages", id_]:
+                return self._change(request.method, int(id_), body)
+            case ["POST", "interactions", id_, _, "callback"]:
+                return self._acknowledge(id_)
+        found = self._account().get(path)
+        return web.Response(status=204) if found is None else reply(found)
+
+    def _account(self) -> dict[str, Any]:
+        """Return the resources of the bot, by path."""
+        app = {"id": str(BOT), "name": "Holdfast", "icon": None, "description": "", "bot_public": False, "owner": user(ANN)}
+        limits = {"total": 9, "remaining": 9, "reset_after": 0, "max_concurrency": 1}
+        return {
+            "/users/@me": user(BOT),
+            "/oauth2/applications/@me": {**app, "bot_require_code_grant": False, "verify_key": "", "flags": 0},
+            "/gateway/bot": {"url": self.gateway_url, "shards": 1, "session_start_limit": limits},
+        }
+
+    def _acknowledge(self, id_: str) -> web.Response:
+        if id_ in self._acknowledged:
+            return reply({"message": "Already acknowledged.", "code": 40060}, status=400)
+        self._acknowledged.add(id_)
+        return reply({"interaction": {"id": id_, "type": 2}})
+
+    async def cdn(self, request: web.Request) -> web.Response:
+        found = self.files.get(request.match_info["name"])
+        return web.Response(status=404) if found is None else web.Response(body=found)
+
+    async def _body(self, request: web.Request) -> Any:
+        if request.content_type != "multipart/form-data":
+            return await request.json() if request.can_read_body else None
+        form = await request.post()
+        body = json.loads(str(form["payload_json"]))
+        body["files"] = [(each.filename, each.file.read()) for each in form.values() if isinstance(each, web.FileField)]
+        return body
+
+    async def _post(self, request: web.Request, channel: int, body: dict[str, Any]) -> web.Response:
+        if self.failures and (failed := await self.failures.popleft()(request)) is not None:
+            return failed
+        text = body.get("content") or ""
+        if len(text.encode("utf-16-le")) > 4_000 or channel not in CHANNELS:
+            return reply({"message": "Invalid Form Body", "code": 50035}, status=400)
+        known = self._nonces.get(body["nonce"]) if body.get("enforce_nonce") else None
+        if known is None:
+            known = self._nonces[body["nonce"]] = self._message(channel, BOT, text)
+            known |= {"components": body.get("components", []), "files": body.get("files", [])}
+            self.emit("MESSAGE_CREATE", self._in_guild(channel, known))
+        if self.failures and (failed := await self.failures.popleft()(request)) is not None:
+            return failed
+        return reply({**known, "files": None})
+
+    def _change(self, method: str, id_: int, body: Any) -> web.Response:
+        if id_ not in self.messages:
+            return reply({"message": "Unknown Message", "code": 10008}, status=404)
+        if method == "DELETE":
+            del self.messages[id_]
+            return web.Response(status=204)
+        message = self.messages[id_]
+        message |= {"content": body["content"], "edited_timestamp": AT, "files": body.get("files", [])}
+        return reply({**message, "files": None})
+
+    def _message(self, channel: int, author: int, text: str, **fields: Any) -> dict[str, Any]:
+        id_ = next(self._ids)
+        message = {"id": str(id_), "channel_id": str(channel), "author": user(author), "content": text, "type": 0}
+        message |= {"timestamp": AT, "edited_timestamp": None, "tts": False, "mention_everyone": False, "mentions": []}
+        message |= {"mention_roles": [], "attachments": [], "embeds": [], "pinned": False, "components": [], **fields}
+        self.messages[id_] = message
+        return message
+
+    def _in_guild(self, channel: int, data: dict[str, Any]) -> dict[str, Any]:
+        shown = {name: value for name, value in data.items() if name != "files"}
+        return shown if channel == DM else {**shown, "guild_id": str(GUILD)}
+
+    def attach(self, name: str, content: bytes, **fields: Any) -> dict[str, Any]:
+        """Return an attachment whose content the server has."""
+        self.files[name] = content
+        url = f"{self.url}/cdn/{name}"
+        return {"id": "1", "filename": name, "size": len(content), "url": url, "proxy_url": url, **fields}
+
+
+def respond(status: int, body: dict[str, Any] | None = None, **headers: str) -> Any:
+    """Return a failure with this response."""
+
+    async def fail(_: web.Request) -> web.Response:
+        return reply(body or {"message": "No.", "code": 0}, status=status, headers=headers)
+
+    return fail
+
+
+async def accept(_: web.Request) -> None:
+    """Let an attempt pass this stage."""
+
+
+async def drop(request: web.Request) -> None:
+    """Break the connection."""
+    assert request.transport is not None
+    request.transport.abort()
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[DiscordServer]:
+    server, app = DiscordServer(), web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_get("/gateway", server.gateway)
+    app.router.add_get("/cdn/{name}", server.cdn)
+    app.router.add_route("*", "/api/v10/{path:.*}", server.rest)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await server.disconnect(forget=True)
+        await runner.cleanup()
