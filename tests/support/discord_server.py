@@ -27,9 +27,7 @@ def user(id_: int, name: str = "") -> dict[str, Any]:
 
 def reply(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
     """Return a JSON response; discord.py accepts no parameters in its content type."""
-    return web.Response(
-        body=json.dumps(body).encode(), status=status, headers=headers, content_type="application/json"
-    )
+    return web.Response(body=json.dumps(body).encode(), status=status, headers=headers, content_type="application/json")
 
 
 CHANNELS: dict[int, dict[str, Any]] = {
@@ -229,7 +227,14 @@ class DiscordServer:
 
     def _account(self) -> dict[str, Any]:
         """Return the resources of the bot, by path."""
-        app = {"id": str(BOT), "name": "Holdfast", "icon": None, "description": "", "bot_public": False, "owner": user(ANN)}
+        app = {
+            "id": str(BOT),
+            "name": "Holdfast",
+            "icon": None,
+            "description": "",
+            "bot_public": False,
+            "owner": user(ANN),
+        }
         limits = {"total": 9, "remaining": 9, "reset_after": 0, "max_concurrency": 1}
         return {
             "/users/@me": user(BOT),

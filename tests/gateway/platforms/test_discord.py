@@ -425,29 +425,34 @@ class Echo(ScriptedModel):
 async def test_burst_at_the_compaction_threshold_has_one_continuation(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
-    await compaction.fill(db)
     slow, reached, go = compaction.blocked_summary()
-    elsewhere = compaction.compacting_agent(db, compaction.FakeSummarizer(slow))
-    await db.bind_route(f"agent:main:discord:dm:{ANN}", "talk", version=0)
     given = {"summarizer": compaction.FakeSummarizer(), "remembers": True, "reviews": True}
     async with running(db, server, Echo(window=compaction.WINDOW), **given) as opened:
+        (first,) = await settled(db, server.say("First"))
+        await wait_idle(opened, db)
+        here = first.conversation_id or ""
+        exchange = [types.NewMessage(role=role, content="It is windy there. " * 24) for role in ("user", "assistant")]
+        await db.append_messages(here, exchange * 40)
+        elsewhere = compaction.compacting_agent(db, compaction.FakeSummarizer(slow), session_id=here)
         compacting = asyncio.create_task(elsewhere.compress_context())
         await reached.wait()
-        keys = [server.say(f"Burst {number}") for number in range(8)]
+        keys = [server.say(f"Burst {number}") for number in range(5)]
         await server.disconnect()
-        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
+        await db.mail.add_inbox_entry(here, "n1", "The build ended with 0.", kind="process")
         opened.router.wake()
         keys += [server.say(f"<@{BOT}> Other {number}", channel=CHANNEL, author=BEN) for number in range(3)]
         keys += [server.say(f"<@{BOT}> Thread", channel=THREAD)]
         go.set()
         await compacting
         await settled(db, *keys)
+        await until_async(lambda: any("The build ended" in each for each in server.texts()))
         await wait_idle(opened, db)
     own = [each for each in server.texts() if "The build ended" not in each]
-    assert own == [f"re Burst {number}" for number in range(8)]
-    assert len(server.texts()) == 9
+    assert own == ["re First", *(f"re Burst {number}" for number in range(5))]
+    assert len(server.texts()) == 7
     assert server.texts(CHANNEL) == [f"re Other {number}" for number in range(3)]
     assert server.texts(THREAD) == ["re Thread"]
-    for session in await db.sessions("talk"):
-        assert len(await db.continuations(session.id)) == (session.end_reason == "compression")
+    sessions = await db.sessions(here)
+    assert [len(await db.continuations(each.id)) for each in sessions] == [1] * (len(sessions) - 1) + [0]
+    assert len(sessions) > 1
     assert (await db.admin.fsck()).ok

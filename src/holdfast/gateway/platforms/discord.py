@@ -106,7 +106,8 @@ class Discord:
     """A bot account. discord.py waits for rate limits, sends heartbeats and resumes sessions."""
 
     name, limit = "discord", MAX_TEXT
-    pace = platform.Pace(platform.Rate(40, 1.0), platform.Rate(5, 5.0))
+    # Discord accepts 5 new messages and 5 edits in 5 seconds per channel; a streamed reply is one of each.
+    pace = platform.Pace(platform.Rate(40, 1.0), platform.Rate(10, 5.0))
 
     def __init__(self, settings: DiscordSettings, token: str) -> None:
         self._settings, self._token = settings, token
@@ -320,8 +321,10 @@ class Receiver:
         # Discord also reports previews, pins and the like, without a time of the edit.
         if (at := payload.message.edited_at) is not None:
             async with self._in_order(payload.channel_id):
-                key = f"{payload.message_id}:{at.timestamp():.6f}"
-                await self._receive(payload.message, key=key, edits=str(payload.message_id))
+                original = str(payload.message_id)
+                edits = self._edits.get(original, original)
+                if edits != (key := f"{original}:{at.timestamp():.6f}"):
+                    await self._receive(payload.message, key=key, edits=edits)
 
     async def on_raw_message_delete(self, payload: discord.RawMessageDeleteEvent) -> None:
         await self._delete(payload.channel_id, payload.message_id)
@@ -374,7 +377,7 @@ class Receiver:
         if not incoming.mentioned:
             return
         if edits:
-            remember(self._edits, edits, incoming.key)
+            remember(self._edits, str(message.id), incoming.key)
         notes, files = await self._download(message.attachments)
         await self._store(
             msgspec.structs.replace(
