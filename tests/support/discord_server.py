@@ -317,10 +317,11 @@ async def accept(_: web.Request) -> None:
     """Let an attempt pass this stage."""
 
 
-async def drop(request: web.Request) -> None:
-    """Break the connection."""
+async def drop(request: web.Request) -> web.Response:
+    """Break the connection, so that the response is lost."""
     assert request.transport is not None
     request.transport.abort()
+    return web.Response()
 
 
 @asynccontextmanager
