@@ -51,6 +51,8 @@ class DiscordServer:
         """Method, path and body of every request."""
         self.failures: deque[Callable[[web.Request], Awaitable[web.Response | None]]] = deque()
         """Responses to the next attempts to send a message, after which the server forgets them."""
+        self.unavailable = set[str]()
+        """Paths whose next request fails."""
         self.files: dict[str, bytes] = {}
         self.identified, self.resumed = 0, 0
         self._sessions: dict[str, list[dict[str, Any]]] = {}
@@ -204,6 +206,9 @@ class DiscordServer:
         body = await self._body(request)
         path = request.path.removeprefix("/api/v10")
         self.requests.append((request.method, path, body))
+        if path in self.unavailable:
+            self.unavailable.remove(path)
+            return reply({"message": "Unavailable", "code": 0}, status=503)
         match [request.method, *path.strip("/").split("/")]:
             case ["PUT", "applications", _, "commands"]:
                 return reply(body)

@@ -95,11 +95,14 @@ async def test_messages_of_servers_need_a_mention_and_threads_are_separate_chats
     assert "Just talking" in str(model.requests[-1].messages[-1].content)
 
 
-async def test_free_channel_needs_no_mention(db: AsyncSessionDB, server: DiscordServer) -> None:
+async def test_free_channel_needs_no_mention_and_its_threads_are_found(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
     async with running(db, server, ScriptedModel(["Hello!"]), {"free_channels": [CHANNEL]}) as opened:
+        server.unavailable.add(f"/channels/{THREAD}")
         await settled(db, server.say("Hi", channel=THREAD))
         await wait_idle(opened, db)
-    assert server.texts(THREAD) == ["Hello!"]
+    assert (server.texts(THREAD), server.unavailable) == (["Hello!"], set())
 
 
 async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, server: DiscordServer) -> None:

@@ -13,10 +13,11 @@ import itertools
 import logging
 import mimetypes
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from hashlib import blake2b
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, TypeVar, cast
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -36,6 +37,7 @@ except ModuleNotFoundError as error:
     command = installation.install_command("discord")
     raise errors.SettingInvalid(f"Discord support is not installed. Run: {command}") from error
 
+T = TypeVar("T")
 logger = logging.getLogger("holdfast.gateway")
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # The voice libraries are not used.
 
@@ -50,7 +52,8 @@ MAX_MISSED = 500
 """Missed messages of a chat that a new session reads."""
 MAX_REMEMBERED = 1_000
 """Chats and edited messages that a process remembers."""
-MAX_STORE_DELAY = 30.0
+MAX_RETRY_SECONDS = 30.0
+"""The longest pause before another attempt to receive a message."""
 CLOSE_SECONDS = 5.0
 """How long requests may take after the platform was stopped."""
 ARGUMENTS = "arguments"
@@ -379,18 +382,17 @@ class Receiver:
         if edits:
             remember(self._edits, str(message.id), incoming.key)
         notes, files = await self._download(message.attachments)
-        await self._store(
-            msgspec.structs.replace(
-                incoming,
-                text="\n".join(filter(None, [incoming.text, *notes])),
-                attachments=tuple(files),
-                reply_to=quote_of(message),
-                edits=edits,
-            )
+        complete = msgspec.structs.replace(
+            incoming,
+            text="\n".join(filter(None, [incoming.text, *notes])),
+            attachments=tuple(files),
+            reply_to=quote_of(message),
+            edits=edits,
         )
+        await self._retry(partial(self._handler.receive, complete), complete.key)
 
     async def _incoming(self, channel: Any, author: discord.abc.User, key: str, text: str) -> platform.Incoming:
-        kind, chat = await self._chat(channel, author)
+        kind, chat = await self._chat(channel, author, key)
         return platform.Incoming(
             platform=Discord.name,
             key=key,
@@ -402,11 +404,13 @@ class Receiver:
             address={"channel": str(channel.id), "sender": str(author.id)},
         )
 
-    async def _chat(self, channel: Any, author: discord.abc.User) -> tuple[platform.ChatKind, tuple[str, ...]]:
+    async def _chat(
+        self, channel: Any, author: discord.abc.User, key: str
+    ) -> tuple[platform.ChatKind, tuple[str, ...]]:
         if guild_id_of(channel) is None:
             return "dm", (str(author.id),)
         if isinstance(channel, discord.PartialMessageable):
-            channel = await self._client.fetch_channel(channel.id)
+            channel = await self._retry(partial(self._client.fetch_channel, channel.id), key)
         if isinstance(channel, discord.Thread):
             return "thread", (str(channel.parent_id), str(channel.id))
         return "group", (str(channel.id),)
@@ -435,17 +439,23 @@ class Receiver:
             notes.append(NOT_RECEIVED.format(name=name, size=safe_text.size(each.size), why=why))
         return notes, files
 
-    async def _store(self, incoming: platform.Incoming) -> None:
-        """Store a message. Discord does not deliver it again, so this is repeated until the store accepts it."""
+    async def _retry(self, operation: Callable[[], Awaitable[T]], key: object) -> T:
+        """Repeat an operation while it fails temporarily: Discord does not deliver the message again."""
         for attempt in itertools.count():
             try:
-                await self._handler.receive(incoming)
-                return
-            except errors.StoreError as error:
+                return await operation()
+            except (
+                errors.StoreError,
+                discord.DiscordServerError,
+                discord.RateLimited,
+                aiohttp.ClientError,
+                OSError,
+            ) as error:
                 if self._client.is_closed():
                     raise
-                logger.warning("discord: will retry to store message %s: %s", incoming.key, error)
-                await asyncio.sleep(min(0.1 * 2 ** min(attempt, 20), MAX_STORE_DELAY))
+                logger.warning("discord: will retry to receive message %s: %s", key, error)
+                await asyncio.sleep(min(0.1 * 2 ** min(attempt, 20), MAX_RETRY_SECONDS))
+        raise AssertionError  # The loop has no end.
 
     async def _delete(self, channel_id: int, message_id: int) -> None:
         async with self._in_order(channel_id):
