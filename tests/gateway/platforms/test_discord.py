@@ -196,10 +196,13 @@ async def test_new_session_reads_the_messages_that_the_old_one_missed(
 ) -> None:
     async with running(db, server, ScriptedModel(["One.", "Two.", "Three.", "Four."])) as opened:
         await settled(db, server.say("One"), server.say(f"<@{BOT}> Two", channel=THREAD))
+        await wait_idle(opened, db)
         await server.disconnect(forget=True)
+        server.unavailable.add(f"/channels/{DM}/messages")
         await settled(db, server.say("Three"), server.say(f"<@{BOT}> Four", channel=THREAD))
         await wait_idle(opened, db)
     assert (len(server.texts()), len(server.texts(THREAD)), server.identified) == (2, 2, 2)
+    assert not server.unavailable
 
 
 async def test_two_gateways_of_one_bot_answer_once(db: AsyncSessionDB, server: DiscordServer) -> None:

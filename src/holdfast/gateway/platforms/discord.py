@@ -50,6 +50,8 @@ MAX_RATE_LIMIT = 30.0
 """How many seconds discord.py waits for a rate limit; the gateway retries after a longer one."""
 MAX_MISSED = 500
 """Missed messages of a chat that a new session reads."""
+MAX_READING = 5
+"""Chats whose missed messages are read concurrently."""
 MAX_REMEMBERED = 1_000
 """Chats and edited messages that a process remembers."""
 MAX_RETRY_SECONDS = 30.0
@@ -63,6 +65,7 @@ NOT_STORED = "This could not be stored. Please try again."
 NOT_RECEIVED = "[Attachment not received: {name}, {size}. {why}]"
 TOO_LARGE = "The largest possible size is {limit}."
 NOT_SENT = "Not sent, because Discord accepts at most {limit} per file: {names}"
+TEMPORARY = (discord.DiscordServerError, discord.RateLimited, aiohttp.ClientError, OSError)
 _API_URL = re.compile(r"https://[^\s?#]+[^\s?#/]|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/[^\s?#]*[^\s?#/])?")
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
 _COMMAND_NAME = re.compile(r"[-_a-z0-9]{1,32}")
@@ -293,6 +296,7 @@ class Receiver:
         self._ready, self._activity = ready, activity
         self._free = frozenset(map(str, settings.free_channels))
         self._locks = WeakValueDictionary[int, asyncio.Lock]()
+        self._reading = asyncio.Semaphore(MAX_READING)
         self._edits: dict[str, str] = {}
         """The key of the last edit of a message, by the key of the message."""
 
@@ -304,17 +308,24 @@ class Receiver:
 
     async def on_connect(self) -> None:
         """A new session began: read the messages that the end of the previous one left out."""
-        known = list(self._positions.items())
+        # All locks are requested before the first event of the new session, so that messages stay in order.
+        reading = [self._read_missed(*each) for each in self._positions.items()]
         self._ready.set()
-        for channel_id, position in known:
-            channel = self._client.get_partial_messageable(channel_id, guild_id=position.guild_id)
-            missed = channel.history(limit=MAX_MISSED, after=discord.Object(position.message_id), oldest_first=True)
-            try:
-                async with self._in_order(channel_id):
-                    async for message in missed:
-                        await self._receive(message)
-            except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
-                logger.warning("discord: could not read the missed messages of channel %d: %s", channel_id, error)
+        await asyncio.gather(*reading)
+
+    async def _read_missed(self, channel_id: int, position: Position) -> None:
+        channel = self._client.get_partial_messageable(channel_id, guild_id=position.guild_id)
+
+        async def read() -> None:
+            after = discord.Object(position.message_id)
+            async for message in channel.history(limit=MAX_MISSED, after=after, oldest_first=True):
+                await self._receive(message)
+
+        try:
+            async with self._in_order(channel_id), self._reading:
+                await self._retry(read, f"after {position.message_id}")
+        except discord.HTTPException as error:
+            logger.warning("discord: could not read the missed messages of channel %d: %s", channel_id, error)
 
     async def on_message(self, message: discord.Message) -> None:
         async with self._in_order(message.channel.id):
@@ -444,13 +455,7 @@ class Receiver:
         for attempt in itertools.count():
             try:
                 return await operation()
-            except (
-                errors.StoreError,
-                discord.DiscordServerError,
-                discord.RateLimited,
-                aiohttp.ClientError,
-                OSError,
-            ) as error:
+            except (errors.StoreError, *TEMPORARY) as error:
                 if self._client.is_closed():
                     raise
                 logger.warning("discord: will retry to receive message %s: %s", key, error)
