@@ -11,7 +11,16 @@ from urllib import parse
 
 import msgspec
 
-EXTRAS = {"acp": "acp", "mcp": "mcp", "otel": "opentelemetry", "pg": "psycopg", "tui": "textual"}
+EXTRAS = {
+    "acp": "acp",
+    "discord": "discord",
+    "mcp": "mcp",
+    "otel": "opentelemetry",
+    "pg": "psycopg",
+    "slack": "slack_sdk",
+    "telegram": "telegram",
+    "tui": "textual",
+}
 """A module of each extra."""
 
 
