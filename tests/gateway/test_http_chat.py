@@ -211,9 +211,7 @@ async def test_client_that_disconnects_leaves_the_turn_of_another_alone(db: Asyn
     assert ((await inbound_of(db, 2)).outcome, len(model.requests)) == ("interrupted", 1)
 
 
-async def test_answer_of_another_process_reaches_the_client(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_answer_of_another_process_reaches_the_client(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["From elsewhere."] * 2)
     async with open_web(db, model) as web, open_gateway(db, model) as (other, _):
         await web.gateway.router.stop(0)

@@ -245,7 +245,7 @@ class Sender:
             logger.warning("%s will retry message %d: %s", self._platform.name, outgoing.id, error)
         except Exception:
             logger.exception("%s could not send message %d", self._platform.name, outgoing.id)
-        self._skipped[outgoing.chat] = monotonic() + self._poll_seconds
+        self._skipped[outgoing.chat] = monotonic() + self._retry_seconds
 
     async def _send(self, outgoing: types.Outgoing) -> None:
         try:
