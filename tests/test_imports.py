@@ -80,10 +80,15 @@ ONLY_BELOW = {
     "psycopg": ("store/postgres/",),
     "textual": ("tui/",),
     "acp": ("acp/",),
+    "nio": ("gateway/platforms/matrix/",),
 }
 
 # Packages of an optional dependency, loaded by the one module that needs them.
-ON_DEMAND = {("store/db.py", "holdfast.store.postgres"), ("installation.py", "importlib")}
+ON_DEMAND = {
+    ("store/db.py", "holdfast.store.postgres"),
+    ("installation.py", "importlib"),
+    ("gateway/platforms/matrix/__init__.py", "holdfast.gateway.platforms.matrix"),
+}
 
 # Optional dependencies: imported where they are used, so that the rest runs without them.
 OPTIONAL = {"psycopg", "textual", "telegram", "discord", "slack_sdk", "acp", "mcp", "opentelemetry", "xllamacpp"}

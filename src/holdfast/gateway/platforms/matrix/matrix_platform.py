@@ -1,0 +1,392 @@
+"""The Matrix platform: a sync loop that receives events, and requests that send messages.
+
+The position of the sync loop is stored in the account data of the bot, after the events up to it are stored here. So a
+crash leads to repeated events, which their ids identify, and never to lost ones; several gateways share the position.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+from urllib import parse
+
+import aiohttp
+import msgspec
+import nio  # type: ignore[import-untyped]
+
+from holdfast import errors
+from holdfast.gateway import platform
+from holdfast.gateway.platforms.matrix import matrix_events
+
+logger = logging.getLogger("holdfast.gateway")
+
+LIMIT = 16_000
+SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
+PAGE = 100
+"""How many events of a room are read at once."""
+POSITION = "io.github.holdfast-agent.sync"
+"""The type of the account data with the position of the sync loop."""
+NOT_DOWNLOADED = "[The file {name} could not be downloaded: {reason}.]"
+_TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member"]
+_TIMELINE = {"limit": PAGE, "types": _TYPES}
+_NOTHING = {"not_types": ["*"]}
+_FILTER = {
+    "presence": _NOTHING,
+    "account_data": _NOTHING,
+    "room": {
+        "account_data": _NOTHING,
+        "ephemeral": _NOTHING,
+        "state": {"types": ["m.room.member"], "lazy_load_members": True},
+        "timeline": {**_TIMELINE, "lazy_load_members": True},
+    },
+}
+_MXC = re.compile(r"mxc://[\w.:\[\]-]+/[\w-]+")
+
+
+class MatrixPlatform:
+    """A bot account on a homeserver."""
+
+    def __init__(
+        self,
+        name: str,
+        token: str,
+        *,
+        homeserver: str,
+        invites: Sequence[str] = (),
+        draft_seconds: float = 2.0,
+        max_file_bytes: int = 20_000_000,
+    ) -> None:
+        self._name, self._token, self._homeserver = name, token, homeserver
+        self._invites, self._draft_seconds, self._max_file_bytes = invites, draft_seconds, max_file_bytes
+        self._client: nio.AsyncClient | None = None
+        self._ready = asyncio.Event()
+        self._names: tuple[str, ...] = ()
+        """The id, local part and display name of the bot."""
+        self._encrypted = set[str]()
+        """Encrypted rooms that were logged."""
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def limit(self) -> int:
+        return LIMIT
+
+    @property
+    def draft_seconds(self) -> float:
+        return self._draft_seconds
+
+    def render(self, text: str) -> str:
+        return text  # A message has the Markdown text and HTML, which `send` adds.
+
+    def measure(self, text: str) -> int:
+        """Return the length in bytes of JSON, because the size of an event is limited."""
+        return len(msgspec.json.encode(text))
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    # --- receive ---------------------------------------------------------------------------------------------
+
+    async def run(self, handler: platform.Handler) -> None:
+        async with self._open_client() as client:
+            self._client = client
+            try:
+                await self._sync(client, handler)
+            finally:
+                self._client = None
+
+    @asynccontextmanager
+    async def _open_client(self) -> AsyncIterator[nio.AsyncClient]:
+        config = nio.AsyncClientConfig(max_limit_exceeded=0, max_timeouts=0)
+        client = nio.AsyncClient(self._homeserver, config=config)
+        client.access_token = self._token
+        try:
+            with _translate_errors():
+                client.user_id = _check(await client.whoami()).user_id
+            yield client
+        finally:
+            await client.close()
+
+    async def _sync(self, client: nio.AsyncClient, handler: platform.Handler) -> None:
+        """Receive events until cancelled; the first request reads the state of all rooms."""
+        profile = await client.get_displayname(client.user_id)
+        own_name = getattr(profile, "displayname", None) or ""
+        self._names = (client.user_id, client.user_id[1:].partition(":")[0], own_name)
+        since, is_first = await self._load_position(client), True
+        while True:
+            wait = 0 if is_first else SYNC_SECONDS * 1_000
+            found = _check(await client.sync(wait, sync_filter=_FILTER, since=since, full_state=is_first))
+            for room_id, invite in found.rooms.invite.items():
+                await self._accept_invite(client, room_id, invite.invite_state)
+            # Without a position there is no telling which messages are new: the account was not used before.
+            for room_id, joined in found.rooms.join.items() if since else ():
+                for source in await self._new_events(client, room_id, joined.timeline, since):
+                    await self._receive(client, handler, client.rooms[room_id], source)
+            if since is None or found.rooms.join or found.rooms.invite:
+                await self._store_position(client, found.next_batch)
+            since, is_first = found.next_batch, False
+            self._ready.set()
+
+    async def _load_position(self, client: nio.AsyncClient) -> str | None:
+        async with await client.send("GET", _position_path(client), headers=self._headers) as response:
+            if response.status == 404:
+                return None
+            response.raise_for_status()
+            since: str = (await response.json())["since"]
+            return since
+
+    async def _store_position(self, client: nio.AsyncClient, since: str) -> None:
+        data = msgspec.json.encode({"since": since})
+        async with await client.send("PUT", _position_path(client), data, self._headers) as response:
+            response.raise_for_status()
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+
+    async def _accept_invite(self, client: nio.AsyncClient, room_id: str, state: Sequence[Any]) -> None:
+        for event in state:
+            if not isinstance(event, nio.InviteMemberEvent) or event.state_key != client.user_id:
+                continue
+            if not {event.sender, f"*:{event.sender.partition(':')[2]}", "*"} & set(self._invites):
+                logger.info("%s ignores the invitation of %s", self.name, errors.quote(event.sender))
+            elif isinstance(refused := await client.join(room_id), nio.JoinError):
+                logger.warning("%s could not join a room: %s", self.name, _describe(refused))
+
+    async def _new_events(self, client: nio.AsyncClient, room_id: str, timeline: Any, since: str | None) -> list[Any]:
+        """Return the events after a position and after the bot joined, also if the response has only the last ones."""
+        found = [each.source for each in timeline.events]
+        start = timeline.prev_batch if timeline.limited else None
+        while start is not None and not any(matrix_events.is_own_join(each, client.user_id) for each in found):
+            page = await client.room_messages(room_id, start, since, limit=PAGE, message_filter={"types": _TYPES})
+            try:
+                _check(page)
+            except errors.SendRefused as error:
+                logger.warning("%s cannot read earlier messages of a room: %s", self.name, error)
+                break
+            found = [*reversed([each.source for each in page.chunk]), *found]
+            start = page.end if page.chunk else None
+        joins = [index for index, each in enumerate(found) if matrix_events.is_own_join(each, client.user_id)]
+        return found[joins[-1] + 1 :] if joins else found
+
+    async def _receive(
+        self, client: nio.AsyncClient, handler: platform.Handler, room: nio.MatrixRoom, source: dict[str, Any]
+    ) -> None:
+        """Pass an event to the gateway. An error leaves the position unchanged, so the event is received again."""
+        event, incoming = matrix_events.parse_event(source), None
+        if event is None or event.sender == client.user_id:
+            return
+        match event.type:
+            case "m.room.redaction":
+                await handler.delete(self.name, event.redacts or event.content.redacts)
+            case "m.room.message" if event.content.msgtype != "m.notice":  # Messages of bots, by convention.
+                incoming = await self._read_message(client, room, event)
+            case "m.reaction":
+                incoming = await self._read_reaction(client, room, event)
+            case "m.room.encrypted" if room.room_id not in self._encrypted:
+                self._encrypted.add(room.room_id)
+                logger.warning("%s cannot read the encrypted room %s", self.name, errors.quote(room.room_id))
+        if incoming is not None:
+            await handler.receive(incoming)
+
+    async def _read_message(
+        self, client: nio.AsyncClient, room: nio.MatrixRoom, event: matrix_events.RoomEvent
+    ) -> platform.Incoming | None:
+        content, thread, edits = event.content, event.content.thread, ""
+        if content.relation.rel_type == "m.replace":
+            edits = content.relation.event_id
+            original = await self._fetch(client, room, edits)
+            if content.new is None or original is None or original.sender != event.sender:
+                return None  # Only the sender may edit a message; homeservers do not check that.
+            content, thread = content.new, original.content.thread
+        is_for_bot = room.member_count <= 2 or matrix_events.is_mentioned(content, client.user_id)
+        quoted = await self._fetch(client, room, content.replied_to) if content.replied_to else None
+        text = matrix_events.strip_mention(content.text, self._names)
+        choice = matrix_events.chosen_text(quoted, text, client.user_id)
+        if not is_for_bot and choice is None:
+            return None
+        attachments: tuple[platform.Attachment, ...] = ()
+        if content.url is not None:
+            attachments, note = await self._download(client, content)
+            text = "\n".join(filter(None, (text, note)))
+        return msgspec.structs.replace(
+            self._incoming(room, event, thread),
+            text=choice or text,
+            attachments=attachments,
+            edits=edits,
+            reply_to=_quote(content.replied_to, quoted, room) if content.replied_to and choice is None else None,
+        )
+
+    async def _read_reaction(
+        self, client: nio.AsyncClient, room: nio.MatrixRoom, event: matrix_events.RoomEvent
+    ) -> platform.Incoming | None:
+        """Return the answer to a question that a reaction chooses."""
+        relation = event.content.relation
+        question = await self._fetch(client, room, relation.event_id) if relation.event_id else None
+        choice = matrix_events.chosen_text(question, relation.key, client.user_id)
+        if question is None or choice is None:
+            return None
+        return msgspec.structs.replace(self._incoming(room, event, question.content.thread), text=choice)
+
+    def _incoming(self, room: nio.MatrixRoom, event: matrix_events.RoomEvent, thread: str) -> platform.Incoming:
+        kind: platform.ChatKind = "thread" if thread else "dm" if room.member_count <= 2 else "group"
+        return platform.Incoming(
+            platform=self.name,
+            key=event.event_id,
+            kind=kind,
+            chat=(room.room_id, thread) if thread else (room.room_id,),
+            sender=event.sender,
+            name=_display_name(room, event.sender),
+            address={"room": room.room_id, "event": event.event_id, **({"thread": thread} if thread else {})},
+        )
+
+    async def _fetch(
+        self, client: nio.AsyncClient, room: nio.MatrixRoom, event_id: str
+    ) -> matrix_events.RoomEvent | None:
+        """Return another event of a room; None if the bot cannot see it."""
+        try:
+            found = _check(await client.room_get_event(room.room_id, event_id))
+        except errors.SendRefused:
+            return None
+        return matrix_events.parse_event(found.event.source)
+
+    async def _download(
+        self, client: nio.AsyncClient, content: matrix_events.Content
+    ) -> tuple[tuple[platform.Attachment, ...], str]:
+        """Return the file of a message, or a note why it is missing: an unavailable file must not stop the loop."""
+        name, url = content.filename or content.body, content.url or ""
+        reason = "it is larger than the limit" if content.info.size > self._max_file_bytes else "it is unavailable"
+        if content.info.size <= self._max_file_bytes and _MXC.fullmatch(url):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DOWNLOAD_SECONDS):
+                    found = await client.download(url)
+                    if isinstance(found, nio.MemoryDownloadResponse) and len(found.body) <= self._max_file_bytes:
+                        return (platform.Attachment(found.body, content.info.mimetype, name),), ""
+        return (), NOT_DOWNLOADED.format(name=errors.quote(name), reason=reason)
+
+    # --- send ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _sending(self) -> AsyncIterator[nio.AsyncClient]:
+        """Yield the client of the sync loop, or another one while the gateway stops."""
+        with _translate_errors():
+            if self._client is not None:
+                yield self._client
+                return
+            async with self._open_client() as client:
+                yield client
+
+    async def send(self, delivery: platform.Delivery) -> str:
+        # The homeserver sends a message with the same transaction id once. Ids of another store must not be the same.
+        sent, transaction = delivery.draft or "", f"{delivery.id}-{delivery.at:.6f}"
+        async with self._sending() as client:
+            if delivery.text:
+                msgtype = "m.notice" if delivery.kind == "notice" and not delivery.is_draft else "m.text"
+                content = matrix_events.text_content(delivery.text, msgtype)
+                sent = await _send_text(client, delivery, content, transaction)
+            elif delivery.draft is not None:
+                _check(await client.room_redact(delivery.address["room"], delivery.draft, tx_id=transaction))
+            for index, file in enumerate(delivery.files):
+                data = io.BytesIO(await file.read())
+                uploaded, _ = await client.upload(data, file.media_type, file.name, filesize=file.size)
+                content = matrix_events.file_content(file, _check(uploaded).content_uri)
+                content = matrix_events.with_thread(content, delivery.address)
+                event = await _send_event(client, delivery.address["room"], content, f"{transaction}-{index}")
+                sent = sent or event
+        return sent
+
+    async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
+        transaction = f"{delivery.id}-{delivery.at:.6f}"
+        async with self._sending() as client:
+            content = matrix_events.question_content(delivery.text, question)
+            sent = await _send_text(client, delivery, content, transaction)
+            with suppress(errors.SendFailed, errors.SendRefused):  # The reactions only save typing.
+                for number in range(1, len(question.choices) + 1):
+                    relation = {"rel_type": "m.annotation", "event_id": sent, "key": f"{number}{matrix_events.KEYCAP}"}
+                    reaction = {"m.relates_to": relation}
+                    await _send_event(
+                        client, delivery.address["room"], reaction, f"{transaction}-{number}", "m.reaction"
+                    )
+        return sent
+
+    async def send_typing(self, address: dict[str, Any]) -> None:
+        async with self._sending() as client:
+            await client.room_typing(address["room"], True, TYPING_SECONDS * 1_000)
+
+    async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
+        with suppress(errors.SendFailed):  # A later edit has the text, too.
+            async with self._sending() as client:
+                content = matrix_events.edit_content(matrix_events.text_content(text), draft)
+                await _send_event(client, address["room"], content)
+
+    async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
+        async with self._sending() as client:
+            _check(await client.room_redact(address["room"], draft, tx_id=f"delete-{draft}"))
+
+
+async def _send_text(
+    client: nio.AsyncClient, delivery: platform.Delivery, content: dict[str, Any], transaction: str
+) -> str:
+    """Send a message, or replace the draft by it; return the id of the message that users see."""
+    room = delivery.address["room"]
+    if delivery.draft is None:
+        return await _send_event(client, room, matrix_events.with_thread(content, delivery.address), transaction)
+    await _send_event(client, room, matrix_events.edit_content(content, delivery.draft), transaction)
+    return delivery.draft
+
+
+async def _send_event(
+    client: nio.AsyncClient,
+    room: str,
+    content: dict[str, Any],
+    transaction: str | None = None,
+    kind: str = "m.room.message",
+) -> str:
+    event_id: str = _check(await client.room_send(room, kind, content, transaction)).event_id
+    return event_id
+
+
+def _quote(key: str, quoted: matrix_events.RoomEvent | None, room: nio.MatrixRoom) -> platform.Quote:
+    if quoted is None:
+        return platform.Quote(key)
+    return platform.Quote(key, quoted.content.text, _display_name(room, quoted.sender))
+
+
+def _display_name(room: nio.MatrixRoom, user_id: str) -> str:
+    user = room.users.get(user_id)
+    return str(user.display_name or "") if user is not None else ""
+
+
+def _position_path(client: nio.AsyncClient) -> str:
+    return f"/_matrix/client/v3/user/{parse.quote(client.user_id)}/account_data/{POSITION}"
+
+
+def _check(response: Any) -> Any:
+    """Return a response. Raises SendRefused for a final error, and SendFailed for one that may pass."""
+    if not isinstance(response, nio.ErrorResponse):
+        return response
+    status = response.transport_response.status if response.transport_response is not None else 0
+    # An error without a Matrix code is one of a proxy; an invalid token is replaced by the operator.
+    if 400 <= status < 500 and status not in (401, 408, 429) and response.status_code:
+        raise errors.SendRefused(_describe(response))
+    retry_after = response.retry_after_ms / 1_000 if response.retry_after_ms else None
+    raise errors.SendFailed(_describe(response), retry_after=retry_after)
+
+
+def _describe(response: nio.ErrorResponse) -> str:
+    return f"The homeserver answered: {response.status_code or 'error'} {errors.quote(response.message)}"
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        raise errors.SendFailed(f"The homeserver is not reachable: {type(error).__name__}.") from error

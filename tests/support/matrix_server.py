@@ -1,0 +1,260 @@
+"""A real homeserver (Synapse on SQLite, on loopback) for tests, and people that use it with a client library."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import itertools
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import nio
+
+from tests.support import polling
+
+SECRET = "registration"
+_FAST = {"per_second": 10_000, "burst_count": 10_000}
+
+
+class Account(NamedTuple):
+    user_id: str
+    token: str
+
+
+class Homeserver:
+    """A running Synapse."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port: int = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._names, self._folder = itertools.count(1), folder
+        self.process: subprocess.Popen[bytes] | None = None
+        key = base64.b64encode(secrets.token_bytes(32)).decode().rstrip("=")
+        (folder / "signing.key").write_text(f"ed25519 a_test {key}\n")
+        (folder / "log.yaml").write_text(json.dumps({"version": 1, "root": {"level": "ERROR"}}))
+        (folder / "homeserver.yaml").write_text(json.dumps(self._config()))
+
+    def _config(self) -> dict[str, Any]:
+        folder = self._folder
+        limits = (
+            "message",
+            "registration",
+            "invites.per_room",
+            "invites.per_user",
+            "invites.per_issuer",
+            "joins.local",
+        )
+        config: dict[str, Any] = {
+            "server_name": "test",
+            "listeners": [
+                {
+                    "port": self.port,
+                    "bind_addresses": ["127.0.0.1"],
+                    "type": "http",
+                    "resources": [{"names": ["client", "media"]}],
+                }
+            ],
+            "database": {"name": "sqlite3", "args": {"database": str(folder / "synapse.db")}},
+            "media_store_path": str(folder / "media"),
+            "signing_key_path": str(folder / "signing.key"),
+            "log_config": str(folder / "log.yaml"),
+            "registration_shared_secret": SECRET,
+            "macaroon_secret_key": "macaroon",
+            "form_secret": "form",
+            "bcrypt_rounds": 4,
+            "presence": {"enabled": False},
+            "report_stats": False,
+            "trusted_key_servers": [],
+            "suppress_key_server_warning": True,
+        }
+        for path in limits:
+            name, _, inner = path.partition(".")
+            if inner:
+                config.setdefault(f"rc_{name}", {})[inner] = _FAST
+            else:
+                config[f"rc_{name}"] = _FAST
+        return config
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(self._folder / "homeserver.yaml")]
+        with open(self._folder / "output", "ab") as output:
+            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self._folder)
+        polling.until(self._is_up, f"Synapse in {self._folder}", 120)
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def _is_up(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self._folder / "output").read_text()
+        with suppress(urllib.error.URLError):
+            self.request("GET", "/_matrix/client/versions")
+            return True
+        return False
+
+    def request(self, method: str, path: str, body: object = None, token: str = "") -> dict[str, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            found: dict[str, Any] = json.loads(response.read())
+        return found
+
+    def register(self, name: str, *, admin: bool = False) -> Account:
+        """Create an account whose name begins with `name`."""
+        path, user, password = "/_synapse/admin/v1/register", f"{name}{next(self._names)}", "password"
+        nonce = self.request("GET", path)["nonce"]
+        signed = "\0".join([nonce, user, password, "admin" if admin else "notadmin"]).encode()
+        mac = hmac.new(SECRET.encode(), signed, "sha1").hexdigest()
+        body = {"nonce": nonce, "username": user, "password": password, "admin": admin, "mac": mac}
+        made = self.request("POST", path, body)
+        return Account(made["user_id"], made["access_token"])
+
+
+@contextmanager
+def run(folder: Path) -> Iterator[Homeserver]:
+    """Run a homeserver until the end of the block."""
+    server = Homeserver(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+class Person:
+    """A user with a client: what they send, and the events that they see."""
+
+    def __init__(self, server: Homeserver, account: Account, bot: Account) -> None:
+        self.client = nio.AsyncClient(server.url)
+        self.client.user_id, self.client.access_token = account
+        self.user_id, self._bot = account.user_id, bot.user_id
+        self.events: list[dict[str, Any]] = []
+
+    async def wait_for(self, condition: Callable[[], Any], what: str = "the condition") -> Any:
+        """Receive events until a condition holds, and return its value."""
+        async with asyncio.timeout(60):
+            while not (found := condition()):
+                response = await self.client.sync(2_000)
+                assert isinstance(response, nio.SyncResponse), response
+                for room_id, joined in response.rooms.join.items():
+                    self.events += [{**each.source, "room_id": room_id} for each in joined.timeline.events]
+        return found
+
+    async def open_room(self, *others: Person, invite_bot: bool = True) -> str:
+        """Create a room, and wait until the bot and these people are in it."""
+        invited = [*(each.user_id for each in others), *([self._bot] if invite_bot else [])]
+        made = await self.client.room_create(invite=invited)
+        for each in others:
+            await each.client.join(made.room_id)
+        if invite_bot:
+            await self.wait_for(lambda: self.has_joined(made.room_id))
+        return str(made.room_id)
+
+    def has_joined(self, room: str) -> bool:
+        """Return whether the bot is in a room."""
+        return any(
+            (each["room_id"], each.get("state_key"), each["content"].get("membership")) == (room, self._bot, "join")
+            for each in self.events
+        )
+
+    async def send(self, room: str, content: str | dict[str, Any], kind: str = "m.room.message") -> str:
+        content = {"msgtype": "m.text", "body": content} if isinstance(content, str) else content
+        sent = await self.client.room_send(room, kind, content)
+        return str(sent.event_id)
+
+    def seen(self, room: str) -> list[dict[str, Any]]:
+        """Return the messages of the bot in a room as a client shows them: edited and without deleted ones."""
+        shown = dict[str, dict[str, Any]]()
+        for each in self.events:
+            relation, content = each["content"].get("m.relates_to", {}), each["content"]
+            if each["room_id"] != room or (each["sender"] != self._bot and each["type"] != "m.room.redaction"):
+                continue
+            if each["type"] == "m.room.redaction":
+                shown.pop(content.get("redacts") or each["redacts"], None)
+            elif relation.get("rel_type") == "m.replace" and relation["event_id"] in shown:
+                shown[relation["event_id"]] |= content["m.new_content"]
+            elif each["type"] == "m.room.message" and "msgtype" in content:
+                shown[each["event_id"]] = {**content, "id": each["event_id"]}
+        return list(shown.values())
+
+    def texts(self, room: str) -> list[str]:
+        return [each["body"] for each in self.seen(room) if each["body"] != "…"]
+
+    async def replies(self, room: str, count: int) -> list[dict[str, Any]]:
+        """Wait until the bot shows this many messages besides drafts, and return them."""
+        await self.wait_for(lambda: len(self.texts(room)) >= count, f"{count} replies")
+        return self.seen(room)
+
+
+@asynccontextmanager
+async def person(server: Homeserver, bot: Account, name: str = "ann") -> AsyncIterator[Person]:
+    """A new user of the homeserver."""
+    found = Person(server, server.register(name), bot)
+    try:
+        yield found
+    finally:
+        await found.client.close()
+
+
+class Link:
+    """A TCP proxy in front of the homeserver, whose connections can be cut."""
+
+    def __init__(self, server: Homeserver) -> None:
+        self._server, self._tasks = server, set[asyncio.Task[None]]()
+        self.is_up, self.refused = True, 0
+        self.url = ""
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if not self.is_up:
+                self.refused += 1
+                return
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+            try:
+                await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
+            finally:
+                far_writer.transport.abort()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.transport.abort()
+
+    def cut(self) -> None:
+        self.is_up = False
+        for each in self._tasks:
+            each.cancel()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Link]:
+        listening = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        try:
+            yield self
+        finally:
+            self.cut()
+            listening.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+        await writer.drain()
+    writer.transport.abort()
