@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
+import io
 import itertools
 import json
 import secrets
@@ -144,15 +145,19 @@ class Person:
         self.user_id, self._bot = account.user_id, bot.user_id
         self.events: list[dict[str, Any]] = []
 
-    async def wait_for(self, condition: Callable[[], Any], what: str = "the condition") -> Any:
-        """Receive events until a condition holds, and return its value."""
+    async def receive(self, seconds: float = 0) -> None:
+        """Receive the events so far, or wait for the next ones."""
+        timeline = {"room": {"timeline": {"limit": 1_000}}}
+        response = await self.client.sync(int(seconds * 1_000), sync_filter=timeline)
+        assert isinstance(response, nio.SyncResponse), response
+        for room_id, joined in response.rooms.join.items():
+            self.events += [{**each.source, "room_id": room_id} for each in joined.timeline.events]
+
+    async def wait_for(self, condition: Callable[[], Any]) -> None:
+        """Receive events until a condition holds; fail after some seconds."""
         async with asyncio.timeout(60):
-            while not (found := condition()):
-                response = await self.client.sync(2_000)
-                assert isinstance(response, nio.SyncResponse), response
-                for room_id, joined in response.rooms.join.items():
-                    self.events += [{**each.source, "room_id": room_id} for each in joined.timeline.events]
-        return found
+            while not condition():
+                await self.receive(2)
 
     async def open_room(self, *others: Person, invite_bot: bool = True) -> str:
         """Create a room, and wait until the bot and these people are in it."""
@@ -176,6 +181,10 @@ class Person:
         sent = await self.client.room_send(room, kind, content)
         return str(sent.event_id)
 
+    async def upload(self, data: bytes, media_type: str) -> str:
+        uploaded, _ = await self.client.upload(io.BytesIO(data), media_type, filesize=len(data))
+        return str(uploaded.content_uri)
+
     def seen(self, room: str) -> list[dict[str, Any]]:
         """Return the messages of the bot in a room as a client shows them: edited and without deleted ones."""
         shown = dict[str, dict[str, Any]]()
@@ -196,7 +205,7 @@ class Person:
 
     async def replies(self, room: str, count: int) -> list[dict[str, Any]]:
         """Wait until the bot shows this many messages besides drafts, and return them."""
-        await self.wait_for(lambda: len(self.texts(room)) >= count, f"{count} replies")
+        await self.wait_for(lambda: len(self.texts(room)) >= count)
         return self.seen(room)
 
 

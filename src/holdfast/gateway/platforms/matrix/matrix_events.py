@@ -84,12 +84,29 @@ class Content(msgspec.Struct, frozen=True):
         return _REPLY_FALLBACK.sub("", self.body) if self.replied_to else self.body
 
 
+class BundledRelations(msgspec.Struct, frozen=True):
+    edit: RoomEvent | None = msgspec.field(name="m.replace", default=None)
+
+
+class UnsignedData(msgspec.Struct, frozen=True):
+    """The data that the homeserver adds to an event."""
+
+    relations: BundledRelations = msgspec.field(name="m.relations", default=BundledRelations())
+
+
 class RoomEvent(msgspec.Struct, frozen=True):
     type: str
     event_id: str
     sender: str
     content: Content = Content()
     redacts: str = ""
+    unsigned: UnsignedData = UnsignedData()
+
+    @property
+    def text(self) -> str:
+        """The text after the last edit."""
+        edit = self.unsigned.relations.edit
+        return (edit and edit.content.new or self.content).text
 
 
 def parse_event(source: dict[str, Any]) -> RoomEvent | None:

@@ -27,24 +27,11 @@ logger = logging.getLogger("holdfast.gateway")
 
 LIMIT = 16_000
 SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
-PAGE = 100
-"""How many events of a room are read at once."""
 POSITION = "io.github.holdfast-agent.sync"
 """The type of the account data with the position of the sync loop."""
 NOT_DOWNLOADED = "[The file {name} could not be downloaded: {reason}.]"
 _TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member"]
-_TIMELINE = {"limit": PAGE, "types": _TYPES}
 _NOTHING = {"not_types": ["*"]}
-_FILTER = {
-    "presence": _NOTHING,
-    "account_data": _NOTHING,
-    "room": {
-        "account_data": _NOTHING,
-        "ephemeral": _NOTHING,
-        "state": {"types": ["m.room.member"], "lazy_load_members": True},
-        "timeline": {**_TIMELINE, "lazy_load_members": True},
-    },
-}
 _MXC = re.compile(r"mxc://[\w.:\[\]-]+/[\w-]+")
 
 
@@ -60,9 +47,12 @@ class MatrixPlatform:
         invites: Sequence[str] = (),
         draft_seconds: float = 2.0,
         max_file_bytes: int = 20_000_000,
+        page_size: int = 100,
     ) -> None:
+        """`page_size` is how many events of a room are read at once."""
         self._name, self._token, self._homeserver = name, token, homeserver
         self._invites, self._draft_seconds, self._max_file_bytes = invites, draft_seconds, max_file_bytes
+        self._page_size = page_size
         self._client: nio.AsyncClient | None = None
         self._ready = asyncio.Event()
         self._names: tuple[str, ...] = ()
@@ -120,9 +110,10 @@ class MatrixPlatform:
         own_name = getattr(profile, "displayname", None) or ""
         self._names = (client.user_id, client.user_id[1:].partition(":")[0], own_name)
         since, is_first = await self._load_position(client), True
+        wanted = _sync_filter(self._page_size)
         while True:
             wait = 0 if is_first else SYNC_SECONDS * 1_000
-            found = _check(await client.sync(wait, sync_filter=_FILTER, since=since, full_state=is_first))
+            found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
             for room_id, invite in found.rooms.invite.items():
                 await self._accept_invite(client, room_id, invite.invite_state)
             # Without a position there is no telling which messages are new: the account was not used before.
@@ -165,7 +156,9 @@ class MatrixPlatform:
         found = [each.source for each in timeline.events]
         start = timeline.prev_batch if timeline.limited else None
         while start is not None and not any(matrix_events.is_own_join(each, client.user_id) for each in found):
-            page = await client.room_messages(room_id, start, since, limit=PAGE, message_filter={"types": _TYPES})
+            page = await client.room_messages(
+                room_id, start, since, limit=self._page_size, message_filter={"types": _TYPES}
+            )
             try:
                 _check(page)
             except errors.SendRefused as error:
@@ -353,10 +346,23 @@ async def _send_event(
     return event_id
 
 
+def _sync_filter(page_size: int) -> dict[str, Any]:
+    return {
+        "presence": _NOTHING,
+        "account_data": _NOTHING,
+        "room": {
+            "account_data": _NOTHING,
+            "ephemeral": _NOTHING,
+            "state": {"types": ["m.room.member"], "lazy_load_members": True},
+            "timeline": {"types": _TYPES, "limit": page_size, "lazy_load_members": True},
+        },
+    }
+
+
 def _quote(key: str, quoted: matrix_events.RoomEvent | None, room: nio.MatrixRoom) -> platform.Quote:
     if quoted is None:
         return platform.Quote(key)
-    return platform.Quote(key, quoted.content.text, _display_name(room, quoted.sender))
+    return platform.Quote(key, quoted.text, _display_name(room, quoted.sender))
 
 
 def _display_name(room: nio.MatrixRoom, user_id: str) -> str:
