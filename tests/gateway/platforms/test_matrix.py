@@ -365,16 +365,18 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
 
 
 async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB) -> None:
-    async with matrix_server.Link(server).open() as link:
-        async with serve(db, ScriptedModel(itertools.repeat(echo)), load(link.url, bot)):
-            room = await ann.open_room()
-            link.cut()
-            await ann.send(room, "Hi")
-            await until_async(lambda: link.refused)
-            with pytest.raises(errors.SendFailed, match="not reachable"):
-                await load(link.url, bot).delete_draft({"room": room}, "$x")
-            link.is_up = True
-            await ann.wait_for(lambda: ann.texts(room) == ["re Hi"])
+    async with (
+        matrix_server.Link(server).open() as link,
+        serve(db, ScriptedModel(itertools.repeat(echo)), load(link.url, bot)),
+    ):
+        room = await ann.open_room()
+        link.cut()
+        await ann.send(room, "Hi")
+        await until_async(lambda: link.refused)
+        with pytest.raises(errors.SendFailed, match="not reachable"):
+            await load(link.url, bot).delete_draft({"room": room}, "$x")
+        link.is_up = True
+        await ann.wait_for(lambda: ann.texts(room) == ["re Hi"])
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ class RoomEvent(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The text after the last edit."""
         edit = self.unsigned.relations.edit
-        return (edit and edit.content.new or self.content).text
+        return ((edit and edit.content.new) or self.content).text
 
 
 def parse_event(source: dict[str, Any]) -> RoomEvent | None:
