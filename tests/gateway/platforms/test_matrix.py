@@ -280,6 +280,7 @@ async def test_hostile_events_are_ignored_and_names_are_cleaned(
             {"body": "x", "msgtype": "m.text", "m.relates_to": {"rel_type": "m.replace", "event_id": "$../../x"}},
             {"body": "x", "msgtype": "m.file", "url": {"a": 1}},
             {"body": "x", "msgtype": "m.notice"},
+            {"body": "\ud800\0 x", "msgtype": "m.text"},
         ):
             await ann.client.room_send(room, "m.room.message", content)
         unknown = {"rel_type": "m.annotation", "event_id": "$x", "key": "1"}
@@ -396,6 +397,32 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "nio", None)
     with pytest.raises(errors.SettingInvalid, match=r"pip install .*\[matrix\]"):
         load("https://x", Account("@bot:test", "secret"))
+
+
+async def test_sender_in_an_encrypted_room_is_notified_once(
+    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
+) -> None:
+    async with serve(db, ScriptedModel(["Yes."]), chat):
+        room = await ann.open_room()
+        for _ in range(2):
+            await ann.send(room, {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x"}, "m.room.encrypted")
+        await ann.send(room, "Hi")
+        await ann.wait_for(lambda: "Yes." in ann.texts(room))
+    assert ann.texts(room) == [matrix_platform.ENCRYPTED, "Yes."]
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("@bot:test /status", "/status"),
+        ("Bot: /status", "/status"),
+        ("@the bot, hello", "hello"),
+        ("bot is a word", "bot is a word"),
+        ("@bot:testing", "@bot:testing"),
+    ],
+)
+def test_mention_at_the_beginning_is_removed(text: str, rest: str) -> None:
+    assert matrix_events.strip_mention(text, ("@bot:test", "bot", "The Bot")) == rest
 
 
 async def test_burst_at_the_compaction_threshold_has_one_continuation(

@@ -131,11 +131,9 @@ def is_mentioned(content: Content, user_id: str) -> bool:
 
 
 def strip_mention(text: str, names: Sequence[str]) -> str:
-    """Return a text without a mention at its beginning, so that a command can follow it."""
-    for name in filter(None, names):
-        if text.lower().startswith(name.lower()) and not text[len(name) : len(name) + 1].isalnum():
-            return text[len(name) :].lstrip(":, \n")
-    return text
+    """Return a text without a mention of the user with this id and names at its beginning: a command may follow it."""
+    user_id, *others = map(re.escape, filter(None, names))
+    return re.sub(rf"(?i)\A({user_id}[:,]?|@?({'|'.join(others)})[:,])\s+", "", text)
 
 
 def chosen_text(question: RoomEvent | None, answer: str, user_id: str) -> str | None:

@@ -29,6 +29,7 @@ LIMIT = 16_000
 SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
 POSITION = "io.github.holdfast-agent.sync"
 """The type of the account data with the position of the sync loop."""
+ENCRYPTED = "I cannot read encrypted messages. Please invite me to a room without encryption."
 NOT_DOWNLOADED = "[The file {name} could not be downloaded: {reason}.]"
 _TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member"]
 _NOTHING = {"not_types": ["*"]}
@@ -56,9 +57,9 @@ class MatrixPlatform:
         self._client: nio.AsyncClient | None = None
         self._ready = asyncio.Event()
         self._names: tuple[str, ...] = ()
-        """The id, local part and display name of the bot."""
+        """The id of the bot, its local part and the display name."""
         self._encrypted = set[str]()
-        """Encrypted rooms that were logged."""
+        """Encrypted rooms whose members were notified."""
 
     @property
     def name(self) -> str:
@@ -116,11 +117,14 @@ class MatrixPlatform:
             found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
             for room_id, invite in found.rooms.invite.items():
                 await self._accept_invite(client, room_id, invite.invite_state)
+            has_news = since is None or bool(found.rooms.invite)
             # Without a position there is no telling which messages are new: the account was not used before.
             for room_id, joined in found.rooms.join.items() if since else ():
                 for source in await self._new_events(client, room_id, joined.timeline, since):
-                    await self._receive(client, handler, client.rooms[room_id], source)
-            if since is None or found.rooms.join or found.rooms.invite:
+                    if source.get("sender") != client.user_id:
+                        has_news = True
+                        await self._receive(client, handler, client.rooms[room_id], source)
+            if has_news:
                 await self._store_position(client, found.next_batch)
             since, is_first = found.next_batch, False
             self._ready.set()
@@ -174,7 +178,7 @@ class MatrixPlatform:
     ) -> None:
         """Pass an event to the gateway. An error leaves the position unchanged, so the event is received again."""
         event, incoming = matrix_events.parse_event(source), None
-        if event is None or event.sender == client.user_id:
+        if event is None:
             return
         match event.type:
             case "m.room.redaction":
@@ -186,6 +190,8 @@ class MatrixPlatform:
             case "m.room.encrypted" if room.room_id not in self._encrypted:
                 self._encrypted.add(room.room_id)
                 logger.warning("%s cannot read the encrypted room %s", self.name, errors.quote(room.room_id))
+                content = matrix_events.text_content(ENCRYPTED, "m.notice")
+                await client.room_send(room.room_id, "m.room.message", content)
         if incoming is not None:
             await handler.receive(incoming)
 
