@@ -345,7 +345,7 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
 
     async def fail() -> None:
         seen.append(1)
-        raise errors.StoreUnavailable("The store is not reachable.")
+        raise errors.StoreError("The store is not reachable.")
 
     async with serve(db, ScriptedModel(), chat):
         room = await ann.open_room()
@@ -380,6 +380,26 @@ async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann:
         await ann.wait_for(lambda: ann.texts(room) == ["re Hi"])
 
 
+async def test_event_that_could_not_be_stored_is_received_again(
+    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
+) -> None:
+    failures = [errors.StoreError("The store is not reachable.")]
+
+    async def fail_once() -> None:
+        if failures:
+            raise failures.pop()
+
+    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+        room = await ann.open_room()
+        intercept(db.mail, "add_inbound", fail_once)
+        await ann.send(room, "One")
+        await ann.send(room, "Two")
+        await ann.replies(room, 2)
+        await wait_idle(opened, db)
+        await ann.receive()
+    assert (ann.texts(room), failures) == (["re One", "re Two"], [])
+
+
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -409,6 +429,22 @@ async def test_sender_in_an_encrypted_room_is_notified_once(
         await ann.send(room, "Hi")
         await ann.wait_for(lambda: "Yes." in ann.texts(room))
     assert ann.texts(room) == [matrix_platform.ENCRYPTED, "Yes."]
+
+
+@pytest.mark.parametrize(
+    ("sender", "answer", "text"),
+    [
+        ("@bot:test", "2️⃣", "/deny 1"),
+        ("@bot:test", " 1 ", "/approve 1"),
+        ("@bot:test", "3", None),
+        ("@bot:test", "👍", None),
+        ("@ben:test", "1", None),
+    ],
+)
+def test_number_chooses_from_questions_of_the_bot_only(sender: str, answer: str, text: str | None) -> None:
+    content = matrix_events.Content(choices=("/approve 1", "/deny 1"))
+    question = matrix_events.RoomEvent("m.room.message", "$1", sender, content)
+    assert matrix_events.chosen_text(question, answer, "@bot:test") == text
 
 
 @pytest.mark.parametrize(
