@@ -137,7 +137,7 @@ def run(folder: Path) -> Iterator[Homeserver]:
 
 
 class Person:
-    """A user with a client: what they send, and the events that they see."""
+    """A user with a client that records the events of the rooms."""
 
     def __init__(self, server: Homeserver, account: Account, bot: Account) -> None:
         self.client = nio.AsyncClient(server.url)

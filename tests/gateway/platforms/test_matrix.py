@@ -143,7 +143,7 @@ async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
 ) -> None:
     async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
         room = await ann.open_room(ben)
-        root = await ann.send(room, "Nobody asked the bot.")
+        root = await ann.send(room, "This is not for the bot.")
         await ann.send(room, mention(bot, "Hi"))
         await ann.replies(room, 1)
         await ben.send(room, mention(bot, "/status"))

@@ -118,7 +118,7 @@ class MatrixPlatform:
             for room_id, invite in found.rooms.invite.items():
                 await self._accept_invite(client, room_id, invite.invite_state)
             has_news = since is None or bool(found.rooms.invite)
-            # Without a position there is no telling which messages are new: the account was not used before.
+            # Without a position the account is used for the first time, so all messages are history.
             for room_id, joined in found.rooms.join.items() if since else ():
                 for source in await self._new_events(client, room_id, joined.timeline, since):
                     if source.get("sender") != client.user_id:
