@@ -93,7 +93,7 @@ async def test_unsaved_text_is_read_and_changed(file: Path) -> None:
         changed = await do.text("edit_file", path="a.txt", old_text="two", new_text="2")
         assert changed.startswith("Changed: a.txt (+1 -1 lines).")
         # The approval shows the difference to the unsaved text.
-        assert do.acts[-1].detail.endswith(" one\n-two\n+2\n three\n ")
+        assert do.acts[-1].detail.endswith(" one\n-two\n+2\n three")
     assert file.read_text() == "one\n2\nthree\n"
     assert set(editor.asked) == {"read", "write"}
 

@@ -181,6 +181,7 @@ async def test_broken_connection_stops_its_turn_and_the_next_message_does_not_wa
         unread = asyncio.create_task(web.ask("Unheard", headers=named("one")))
         await wait_stored(db, 3)
         unread.cancel()
+        await wait_stored(db, 4)  # the withdrawal
         writer.transport.abort()
         # The model is asked for the next message while the first answer is still held back.
         await until_async(lambda: len(model.requests) == 2)
