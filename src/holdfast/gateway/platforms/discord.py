@@ -47,7 +47,7 @@ MAX_FILES = 10
 """Files of one message."""
 MAX_COMMANDS, MAX_DESCRIPTION, MAX_LABEL = 100, 100, 80
 MAX_RATE_LIMIT = 30.0
-"""How many seconds discord.py waits for a rate limit; the gateway retries after a longer one."""
+"""The longest rate limit in seconds that discord.py waits for; the gateway retries after a longer one."""
 MAX_MISSED = 500
 """Missed messages of a chat that a new session reads."""
 MAX_READING = 5
@@ -57,7 +57,7 @@ MAX_REMEMBERED = 1_000
 MAX_RETRY_SECONDS = 30.0
 """The longest pause before another attempt to receive a message."""
 CLOSE_SECONDS = 5.0
-"""How long requests may take after the platform was stopped."""
+"""The time limit of requests after the platform was stopped, in seconds."""
 ARGUMENTS = "arguments"
 """The option of a slash command that takes the text after its name."""
 NOT_ACCEPTED = "This was not accepted."

@@ -50,7 +50,7 @@ MAX_NAMES = 1_000
 MAX_MISSED = 3
 """Failed checks of the connection after which a new client is made; the library reconnects before that."""
 SEARCH_SECONDS, MAX_SEARCHED = 300.0, 200
-"""How far before its creation, and among how many messages, an earlier attempt at a message is looked for."""
+"""The limits of the search for an earlier attempt: seconds before its creation, and messages."""
 NOT_RECEIVED = "[A file of this message could not be received.]"
 PACE = platform.Pace(total=platform.Rate(200, 60.0), per_chat=platform.Rate(5, 5.0))
 _MESSAGE_SUBTYPES = (None, "file_share", "me_message", "thread_broadcast")

@@ -13,7 +13,7 @@ from holdfast import events
 from holdfast.gateway import gateway_context
 
 POLL_AFTER_TURN_SECONDS = 0.05
-"""How often the store is read for the outcome after the turn."""
+"""The interval between two reads of the outcome after the turn."""
 KEEP_ALIVE_SECONDS = 15.0
 DONE = b"data: [DONE]\n\n"
 COMMENT = b": keep-alive\n\n"
