@@ -5,28 +5,37 @@ BIN := $(VENV)/bin
 # 4 workers for 2 cores: many tests wait for processes, servers and clocks.
 JOBS ?= 4
 
+# Compiled modules are kept, whatever the environment says: many tests start the program.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test acceptance lint types bench chaos pictures docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-$(VENV)/run.stamp: pyproject.toml constraints.txt
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "setting up $(VENV) …" >&2
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@$(PIP_INSTALL) .
 	@touch $@
 
-$(VENV)/dev.stamp: $(VENV)/run.stamp
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	@touch $@
+# Modules are compiled when they are imported: the tests use a small part of the packages.
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "setting up $(VENV) …" >&2
+	@$(PIP_INSTALL) '.[dev]' --no-compile
+	@touch $(VENV)/run.stamp $@
 
 run: $(VENV)/run.stamp ## set up and start the program; without a terminal, play a short conversation
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/holdfast; else $(BIN)/holdfast tour; fi
 
 test: lint types ## run lint, types and every test
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance
 
 acceptance: $(VENV)/dev.stamp ## drive the installed program with foreign clients and servers
 	@$(BIN)/python -m pytest tests/acceptance -rs

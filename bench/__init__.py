@@ -1,6 +1,6 @@
-"""Figures of the store beside a floor measured in the same run: `make bench`.
+"""Benchmarks: figures relative to a baseline that is measured in the same run (`make bench`).
 
-Absolute times move with the machine; ratios to the floor of the same minute do not. Each section yields
-figures (figures.py), the systems take turns operation by operation (timing.py), and the report puts
-what falls short first (report.py).
+Absolute times depend on the machine; ratios to a baseline of the same minute hardly do. Each section yields figures
+(figures.py), systems are measured alternately, operation by operation (timing.py), and the report lists missed targets
+first (report.py).
 """

@@ -1,5 +1,7 @@
-"""Starting for an editor: `holdfast acp` beside an interpreter that does nothing, and beside an agent of the SDK's that
-echoes. An editor waits for both answers before a person can type."""
+"""Start-up of `holdfast acp`, relative to a bare interpreter and to an echo agent of the SDK.
+
+An editor waits for the responses to `initialize` and `session/new` before the user can type.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
         subprocess.run([sys.executable, "-c", "pass"], check=True, cwd=folder)
 
     def until(answers: int, *command: str) -> timing.Operation:
-        return lambda _: _answered(answers, folder, environment, *command)
+        return lambda _: _start_and_ask(answers, folder, environment, *command)
 
     echo = (sys.executable, "-c", ECHO)
     operations: dict[str, timing.Operation] = {
@@ -46,18 +48,18 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
         "opened": until(2, program, "acp"),
         "opened.echo": until(2, *echo),
     }
-    timing.interleaved(operations, 1)
-    taken = {name: value * 1e3 for name, value in timing.medians(timing.interleaved(operations, scale.editors)).items()}
+    timing.interleave(operations, 1)
+    taken = {name: value * 1e3 for name, value in timing.medians(timing.interleave(operations, scale.editors)).items()}
     bare_one, greeted = ("bare interpreter", taken["bare"]), ("echo of the SDK", taken["greeted.echo"])
     opened = ("echo of the SDK", taken["opened.echo"])
-    # Loading the SDK is most of what any agent of it takes: an editor is greeted before.
+    # Loading the SDK takes most of the time of any agent; `initialize` is answered before.
     yield Figure("acp.greeted", "start to initialize answered", "ms", taken["greeted"], greeted, at_most(0.5))
-    yield Figure("acp.bare", "the same, beside a bare interpreter", "ms", taken["greeted"], bare_one)
+    yield Figure("acp.bare", "the same, relative to a bare interpreter", "ms", taken["greeted"], bare_one)
     yield Figure("acp.opened", "start to session/new answered", "ms", taken["opened"], opened, at_most(2))
 
 
-def _answered(answers: int, folder: Path, environment: dict[str, str], *command: str) -> None:
-    """Until so many of the first requests of an editor were answered; its end is not waited for."""
+def _start_and_ask(answers: int, folder: Path, environment: dict[str, str], *command: str) -> None:
+    """Start an agent, send the first requests of an editor until `answers` of them are answered, and kill it."""
     asked = [
         ("initialize", {"protocolVersion": 1, "clientCapabilities": {}}),
         ("session/new", {"cwd": str(folder), "mcpServers": []}),
@@ -84,4 +86,4 @@ def _wait(process: subprocess.Popen[bytes], number: int) -> None:
         if frame.get("id") == number:
             assert "result" in frame, frame
             return
-    raise AssertionError("it ended before it answered")
+    raise AssertionError("the agent ended before it answered")

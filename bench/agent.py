@@ -1,4 +1,4 @@
-"""The agent beside the model: what a turn costs when the model answers at once, and what starting costs."""
+"""The agent without the time of the model: the cost of a turn with a model that answers at once, and of start-up."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import beside, provider, servers, timing
+from bench import background_compaction, mcp_servers, provider, timing
 from bench.figures import Figure, at_most
 from bench.scale import Scale
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, types
@@ -35,17 +35,17 @@ asyncio.run(main())
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     yield from asyncio.run(_turns(scale, folder))
-    yield asyncio.run(servers.figures(scale, folder))
-    yield from asyncio.run(beside.figures(scale, folder))
+    yield asyncio.run(mcp_servers.figures(scale, folder))
+    yield from asyncio.run(background_compaction.figures(scale, folder))
     yield from _starting(scale, folder)
 
 
 async def _turns(scale: Scale, folder: Path) -> list[Figure]:
     rounds, few, many = scale.turns, 10, scale.turn_log
-    with provider.running() as fake:
+    with provider.serve() as fake:
         model = OpenAIModel("bench", base_url=fake.base_url, key="none", window=1_000_000)
         db = AsyncSessionDB(SessionDB(folder / "store.db"))
-        short, long = await _talk(db, model, "short", few), await _talk(db, model, "long", many)
+        short, long = await _conversation(db, model, "short", few), await _conversation(db, model, "long", many)
         scripted = AIAgent(db=db, model=ScriptedModel(["Fine."] * 10_000), session_id="own")
         bare: list[float] = []
         taken: dict[str, list[float]] = {"short": [], "long": [], "scripted": []}
@@ -74,8 +74,8 @@ async def _turns(scale: Scale, folder: Path) -> list[Figure]:
     ]
 
 
-async def _talk(db: AsyncSessionDB, model: OpenAIModel, name: str, size: int) -> AIAgent:
-    """A conversation of this length that was compacted when it had ten messages less."""
+async def _conversation(db: AsyncSessionDB, model: OpenAIModel, name: str, size: int) -> AIAgent:
+    """Return an agent with a conversation of this length, of which all but ten messages are compacted."""
     past = [types.NewMessage(role=("user", "assistant")[n % 2], content=f"message {n} " * 20) for n in range(size)]  # type: ignore[arg-type]
     await db.create_session(name, source="bench")
     for start in range(0, size, 1000):
@@ -91,15 +91,15 @@ def _writes(db: SessionDB) -> float:
         for _ in range(WRITES_A_TURN):
             db.append_message("floor", role="user", content="x", create=types.NewConversation(source="bench"))
 
-    return timing.timed(append)
+    return timing.measure_seconds(append)
 
 
 def _starting(scale: Scale, folder: Path) -> Iterator[Figure]:
-    """From the start of a process to the first byte of its request, and what twenty turns leave in memory."""
+    """Measure the time from the start of a process to its first request, and its memory after twenty turns."""
     home = folder / "home"
     home.mkdir(mode=0o700)
     program = Path(sys.executable).parent / "holdfast"
-    with provider.running() as fake:
+    with provider.serve() as fake:
         env = fake.environment(str(home))
         taken = []
         for _ in range(max(2, scale.starts // 5)):
@@ -110,7 +110,7 @@ def _starting(scale: Scale, folder: Path) -> Iterator[Figure]:
         yield Figure(
             "agent.first", "start to first request, one shot", "s", timing.median(taken), None, at_most(0.9, "value")
         )
-        told = subprocess.run(
+        printed = subprocess.run(
             [sys.executable, "-c", _TWENTY_TURNS], env=env, cwd=home, check=True, stdout=subprocess.PIPE, text=True
         ).stdout
-        yield Figure("agent.memory", "memory after 20 turns", "MB", int(told) / 1024, None, at_most(70, "value"))
+        yield Figure("agent.memory", "memory after 20 turns", "MB", int(printed) / 1024, None, at_most(70, "value"))

@@ -1,4 +1,4 @@
-"""What a section measures: one line, what stands beside it, and what it should reach."""
+"""The figures of a section: a value, its baseline and its target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on the ratio to what stands beside a figure, or on the figure itself."""
+    """A bound on the ratio to the baseline, or on the value itself."""
 
     sign: Literal["<=", ">="]
     bound: float
@@ -32,25 +32,25 @@ def at_least(bound: float, of: Literal["ratio", "value"] = "ratio") -> Target:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line. `key` stays the same at any scale; `name` is for people and may hold sizes."""
+    """One figure. `key` is the same at every scale; `name` is shown and may contain sizes."""
 
     key: str
     name: str
     unit: str
     ours: float
-    beside: tuple[str, float] | None = None
+    baseline: tuple[str, float] | None = None
     target: Target | None = None
     others: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float | None:
-        if self.beside is None:
+        if self.baseline is None:
             return None
-        return self.ours / self.beside[1] if self.beside[1] else float("inf")
+        return self.ours / self.baseline[1] if self.baseline[1] else float("inf")
 
     @property
     def ok(self) -> bool | None:
-        """Whether the target was met; None when there is none."""
+        """Whether the target is met; None without a target."""
         if self.target is None:
             return None
         measured = self.ours if self.target.of == "value" else self.ratio
@@ -62,7 +62,7 @@ class Figure:
             "name": self.name,
             "unit": self.unit,
             "holdfast": self.ours,
-            "beside": dict([self.beside]) if self.beside else None,
+            "baseline": dict([self.baseline]) if self.baseline else None,
             "ratio": self.ratio,
             "target": str(self.target) if self.target else None,
             "ok": self.ok,
@@ -70,9 +70,9 @@ class Figure:
         }
 
 
-def compared(
+def compare(
     key: str, name: str, unit: str, values: Mapping[str, float], target: Target | None = None, factor: float = 1.0
 ) -> Figure:
-    """Ours beside the floor, from values by the name of their system; what is left are peers."""
+    """Return the figure of Holdfast relative to the floor, from values by system; other systems are listed, too."""
     peers = {system: value * factor for system, value in values.items() if system not in ("holdfast", "floor")}
     return Figure(key, name, unit, values["holdfast"] * factor, ("floor", values["floor"] * factor), target, peers)

@@ -1,7 +1,7 @@
-"""The gateway on the loopback with a model that answers at once, beside its store alone with the same messages.
+"""The gateway with a platform in memory and a model that answers at once, relative to its store alone.
 
-The store alone does for each message what the gateway has it do: it is taken in and taken up, its turn is leased, two
-messages are appended, the outcome is written down with the reply, and the reply is marked as sent.
+The store alone performs the writes of the gateway for each message: store and begin the inbound message, acquire the
+lease of the turn, append two messages, store the outcome with the reply, and mark the reply as sent.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.support import memory_platform, postgres
 
 import holdfast
 from bench import timing
-from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
+from bench.worker_processes import WorkerProcesses
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals, settings
 from holdfast.app import gateway as app_gateway
@@ -34,34 +34,34 @@ MILLISECONDS = 1e3
 PATIENCE = 120.0
 
 Say = Callable[[int, int], Awaitable[None]]
-"""Have message `number` said in a chat; done when its answer went out."""
+"""Sends message `number` in a chat; returns when it is answered."""
 
 
 class Load(NamedTuple):
-    """What came of it, in seconds."""
+    """The results of a run, in seconds."""
 
     open: list[float]
-    """From a message to its answer, at the rate that was asked for."""
+    """From a message to its reply, at a fixed rate."""
     worst_chat: float
     all_at_once: float
-    """Messages a second, where all chats say several at once."""
+    """Messages per second if all chats send several at once."""
     quiet: list[float]
     flooded: list[float]
-    """The same of a few chats, before and while another one says as much as it can."""
+    """From a message to its reply in a few chats, without and during a flood of another chat."""
     memory: float
 
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    yield from _lines("gateway", scale, str(folder / "gateway.db"), str(folder / "alone.db"))
+    yield from _figures("gateway", scale, str(folder / "gateway.db"), str(folder / "alone.db"))
     with postgres.Server(fsync=True) as server:
         for schema in ("gateway", "alone"):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(f"CREATE SCHEMA {schema}")
-        yield from _lines("pg.gateway", scale, server.dsn("gateway"), server.dsn("alone"))
+        yield from _figures("pg.gateway", scale, server.dsn("gateway"), server.dsn("alone"))
 
 
-def _lines(key: str, scale: Scale, target: str, beside: str) -> Iterator[Figure]:
-    ours, alone = (_loaded(scale, kind, at) for kind, at in (("gateway", target), ("store", beside)))
+def _figures(key: str, scale: Scale, target: str, baseline_target: str) -> Iterator[Figure]:
+    ours, alone = (_run(scale, kind, at) for kind, at in (("gateway", target), ("store", baseline_target)))
     where, rate = ("PostgreSQL, ", 300) if key.startswith("pg.") else ("", 800)
     what = f"{where}{scale.chats:,} chats, {scale.chat_rate}/s"
 
@@ -72,32 +72,32 @@ def _lines(key: str, scale: Scale, target: str, beside: str) -> Iterator[Figure]
         "p50", "answered, p50", "ms", lambda load: timing.median(load.open) * MILLISECONDS, at_most(100, "value")
     )
     yield line("p99", "answered, p99", "ms", lambda load: timing.percentile(load.open, 0.99) * MILLISECONDS)
-    yield line("worst", "the chat that waits longest", "ms", lambda load: load.worst_chat * MILLISECONDS)
+    yield line("worst", "slowest chat", "ms", lambda load: load.worst_chat * MILLISECONDS)
     yield line("rate", "all at once", "messages/s", lambda load: load.all_at_once, at_least(rate, "value"))
     flooded, quiet = (timing.percentile(each, 0.99) * MILLISECONDS for each in (ours.flooded, ours.quiet))
-    yield Figure(f"{key}.flooded", f"{where}others beside a chat that floods, p99", "ms", flooded, ("no flood", quiet))
+    yield Figure(f"{key}.flooded", f"{where}others during a flood of one chat, p99", "ms", flooded, ("no flood", quiet))
     yield line("memory", "memory", "MB", lambda load: load.memory, at_most(200, "value"))
 
 
-def _loaded(scale: Scale, kind: str, target: str) -> Load:
-    """In a process of its own, so that its memory is its own, too."""
-    with Crew(1) as crew:
-        (load,) = crew.run(_job, 1, kind, target, scale)
+def _run(scale: Scale, kind: str, target: str) -> Load:
+    """Measure in a separate process, for the memory."""
+    with WorkerProcesses(1) as workers:
+        (load,) = workers.run(_job, 1, kind, target, scale)
     return Load(*load)
 
 
 def _job(_: int, kind: str, target: str, scale: Scale) -> Generator[None, None, Load]:
     yield
     app_gateway.tune_garbage_collector()
-    return asyncio.run(_measured(GATES[kind], target, scale))
+    return asyncio.run(_measure(SYSTEMS[kind], target, scale))
 
 
-async def _measured(gate: Gate, target: str, scale: Scale) -> Load:
+async def _measure(open_system: Open, target: str, scale: Scale) -> Load:
     chats = scale.chats
-    async with asyncio.timeout(PATIENCE), gate(target) as say:
+    async with asyncio.timeout(PATIENCE), open_system(target) as say:
         for first in range(0, chats, 50):
             await asyncio.gather(*(say(chat, 0) for chat in range(first, min(first + 50, chats))))
-        by_chat = await _at_a_rate(say, chats, scale.chat_rate, scale.chat_seconds)
+        by_chat = await _send_at_rate(say, chats, scale.chat_rate, scale.chat_seconds)
         opened = [taken for each in by_chat.values() for taken in each]
         worst = max(timing.median(each) for each in by_chat.values())
         several = 3 * chats
@@ -105,16 +105,16 @@ async def _measured(gate: Gate, target: str, scale: Scale) -> Load:
         await asyncio.gather(*(say(number % chats, 10_000 + number) for number in range(several)))
         at_once = several / (time.perf_counter() - began)
         few = range(1, min(chats, 20))
-        quiet = await _in_turn(say, few, 20_000, scale.chat_rounds)
+        quiet = await _send_one_by_one(say, few, 20_000, scale.chat_rounds)
         flood = asyncio.gather(*(say(0, 30_000 + number) for number in range(3 * scale.chat_rounds)))
-        flooded = await _in_turn(say, few, 40_000, scale.chat_rounds)
+        flooded = await _send_one_by_one(say, few, 40_000, scale.chat_rounds)
         await flood
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Load(opened, worst, at_once, quiet, flooded, memory)
 
 
-async def _at_a_rate(say: Say, chats: int, rate: int, seconds: float) -> dict[int, list[float]]:
-    """However long answers take, messages come in when they come in."""
+async def _send_at_rate(say: Say, chats: int, rate: int, seconds: float) -> dict[int, list[float]]:
+    """Send messages at a fixed rate, however long replies take; return the seconds by chat."""
     taken: dict[int, list[float]] = {}
 
     async def one(number: int, due: float) -> None:
@@ -130,7 +130,7 @@ async def _at_a_rate(say: Say, chats: int, rate: int, seconds: float) -> dict[in
     return taken
 
 
-async def _in_turn(say: Say, chats: range, first: int, rounds: int) -> list[float]:
+async def _send_one_by_one(say: Say, chats: range, first: int, rounds: int) -> list[float]:
     taken = []
     for number in range(rounds):
         began = time.perf_counter()
@@ -142,8 +142,8 @@ async def _in_turn(say: Say, chats: range, first: int, rounds: int) -> list[floa
 # --- the gateway -------------------------------------------------------------------------------------
 
 
-class Answering(memory_platform.MemoryPlatform):
-    """Tells whoever waits for it that an answer went out."""
+class BenchPlatform(memory_platform.MemoryPlatform):
+    """A platform that resolves a future for each reply."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Answering(memory_platform.MemoryPlatform):
             self.gone.add(arrival)
         return str(outgoing.id)
 
-    async def answered(self, arrival: int) -> None:
+    async def wait_answered(self, arrival: int) -> None:
         if arrival in self.gone:
             self.gone.discard(arrival)
             return
@@ -168,12 +168,12 @@ class Answering(memory_platform.MemoryPlatform):
 
 @asynccontextmanager
 async def _gateway(target: str) -> AsyncIterator[Say]:
-    platform = Answering()
+    platform = BenchPlatform()
     async with AsyncSessionDB(holdfast.SessionDB(target, write_timeout=60)) as db:
         model = ScriptedModel(["Fine."] * 1_000_000)
 
         @asynccontextmanager
-        async def desk(owner: str) -> AsyncIterator[runtime.Runtime]:
+        async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
             law = approvals.Approvals(db.permissions, owner=owner)
 
             async def build(conversation_id: str) -> AIAgent:
@@ -191,9 +191,9 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
         async def say(chat: int, number: int) -> None:
             arrival = await platform.say(f"And then, {number}?", chat=f"c{chat}", sender=f"s{chat}")
             assert arrival is not None
-            await platform.answered(arrival.id)
+            await platform.wait_answered(arrival.id)
 
-        async with gateway.Gateway(db, desk, [platform], settings=gateway_settings.GatewaySettings(grace=0.0)):
+        async with gateway.Gateway(db, open_runtime, [platform], settings=gateway_settings.GatewaySettings(grace=0.0)):
             yield say
 
 
@@ -203,7 +203,7 @@ async def _gateway(target: str) -> AsyncIterator[Say]:
 @asynccontextmanager
 async def _store(target: str) -> AsyncIterator[Say]:
     async with AsyncSessionDB(holdfast.SessionDB(target, write_timeout=60)) as db:
-        going = dict[int, asyncio.Lock]()
+        locks = dict[int, asyncio.Lock]()
 
         async def say(chat: int, number: int) -> None:
             new = types.NewInboundMessage(
@@ -216,13 +216,13 @@ async def _store(target: str) -> AsyncIterator[Say]:
                 text=f"And then, {number}?",
             )
             arrival, _ = await db.mail.add_inbound(new)
-            async with going.setdefault(chat, asyncio.Lock()):
-                await _one(db, arrival, f"chat-{chat}")
+            async with locks.setdefault(chat, asyncio.Lock()):
+                await _answer(db, arrival, f"chat-{chat}")
 
         yield say
 
 
-async def _one(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) -> None:
+async def _answer(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) -> None:
     def choose(waiting: Any, _: types.Route) -> tuple[int, str, list[int]]:
         return waiting[0].id, session, []
 
@@ -251,5 +251,5 @@ async def _one(db: AsyncSessionDB, arrival: types.InboundMessage, session: str) 
     await db.mail.mark_delivered(sending.id, "bench")
 
 
-Gate = Callable[[str], Any]
-GATES: dict[str, Gate] = {"gateway": _gateway, "store": _store}
+Open = Callable[[str], Any]
+SYSTEMS: dict[str, Open] = {"gateway": _gateway, "store": _store}

@@ -1,6 +1,6 @@
-"""Hints over PostgreSQL: how soon a write on one process is known in the cache of another, and what that costs writers.
+"""Notifications over PostgreSQL: their latency between processes, and their cost for writers.
 
-The server is one of our own, with everything on that keeps what was acknowledged.
+The server is started for the run, with fsync and synchronous_commit.
 """
 
 from __future__ import annotations
@@ -16,67 +16,69 @@ from tests.support import postgres
 
 import holdfast
 from bench import systems, timing
-from bench.crew import Crew
 from bench.figures import Figure, at_least, at_most
 from bench.scale import Scale
+from bench.worker_processes import WorkerProcesses
 from holdfast.agent import agent_cache
 from holdfast.model import ScriptedModel
 from holdfast.store import notifications
 
 MILLISECONDS = 1e3
 APART = 0.05
-"""Seconds from one write to the next, so that each is told for itself."""
+"""Seconds between two writes, so that each is notified separately."""
 PATIENCE = 5.0
 
 Moments = list[float]
 
 
-def figures(scale: Scale, folder: Path) -> Iterator[Figure]:  # noqa: ARG001 -- the server has a folder of its own
-    with postgres.Server(fsync=True) as server, Crew(scale.notify_writers) as crew:
-        yield from latency(scale, server.dsn(), crew)
-        yield price(scale, server.dsn(), crew)
+def figures(scale: Scale, folder: Path) -> Iterator[Figure]:  # noqa: ARG001 -- the server has its own folder
+    with postgres.Server(fsync=True) as server, WorkerProcesses(scale.notify_writers) as workers:
+        yield from latency(scale, server.dsn(), workers)
+        yield price(scale, server.dsn(), workers)
 
 
-def latency(scale: Scale, address: str, crew: Crew) -> Iterator[Figure]:
-    """From the acknowledgement of an append to the moment the other process's agent knows that it is behind."""
+def latency(scale: Scale, address: str, workers: WorkerProcesses) -> Iterator[Figure]:
+    """Measure from the acknowledgement of an append until the cache of another process is outdated."""
     with holdfast.SessionDB(address) as db:
         db.create_session("heard", source="bench")
-    written, learnt = crew.run(either, 2, address, scale.hints)
-    waits = [max(0.0, known - ended) * MILLISECONDS for ended, known in _paired(written, learnt)]
-    name = "a write on one process is known in the cache of another"
+    written, noticed = workers.run(write_or_listen, 2, address, scale.hints)
+    waits = [max(0.0, known - ended) * MILLISECONDS for ended, known in _pairs(written, noticed)]
+    name = "from a write to the invalidated cache of another process"
     yield Figure("hints.p50", f"{name}: p50", "ms", timing.percentile(waits, 0.5))
     yield Figure("hints.p99", f"{name}: p99", "ms", timing.percentile(waits, 0.99), None, at_most(50, "value"))
-    yield Figure("hints.missed", "writes no hint came of", "", len(written) - len(waits), None, at_most(0, "value"))
+    yield Figure(
+        "hints.missed", "writes without a notification", "", len(written) - len(waits), None, at_most(0, "value")
+    )
 
 
-def price(scale: Scale, address: str, crew: Crew) -> Figure:
-    """Appends of all processes on conversations of their own, while somebody hears of each and while nobody does."""
+def price(scale: Scale, address: str, workers: WorkerProcesses) -> Figure:
+    """Compare the appends of all processes with and without a listener."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(scale.writer_rounds):
         for listened, taken in rates.items():
             with closing(holdfast.SessionDB(address)) as listener:
                 if listened:
                     listener.driver.listen(lambda _: None)
-                counts = crew.run(closed_loop, scale.notify_writers, address, scale.warm_up // 10, scale.seconds)
+                counts = workers.run(closed_loop, scale.notify_writers, address, scale.warm_up // 10, scale.seconds)
             taken.append(sum(counts) / scale.seconds)
-    name = f"{scale.notify_writers} processes, closed loop, while another hears of it: appends per second"
-    beside = ("while nobody does", timing.median(rates[False]))
-    return Figure("hints.price", name, "/s", timing.median(rates[True]), beside, at_least(0.9))
+    name = f"{scale.notify_writers} processes, closed loop, with a listener: appends per second"
+    baseline = ("without a listener", timing.median(rates[False]))
+    return Figure("hints.price", name, "/s", timing.median(rates[True]), baseline, at_least(0.9))
 
 
-def _paired(written: list[tuple[float, float]], learnt: Moments) -> Iterator[tuple[float, float]]:
-    """The end of each append, and the first moment after its beginning at which the other had learnt something."""
+def _pairs(written: list[tuple[float, float]], noticed: Moments) -> Iterator[tuple[float, float]]:
+    """Yield the end of each append, and the time of the first invalidation after its beginning."""
     for began, ended in written:
-        known = next((moment for moment in learnt if moment >= began), None)
+        known = next((moment for moment in noticed if moment >= began), None)
         if known is not None:
             yield ended, known
 
 
-# --- jobs, run in the crew's processes ---------------------------------------------------------------
+# --- jobs, run in the worker processes ------------------------------------------------------------------
 
 
 def closed_loop(_: int, address: str, warm_up: int, seconds: float) -> Generator[None, None, int]:
-    """One append after the other on a conversation of its own; how many."""
+    """Append without pause to a separate conversation; return the number of appends."""
     with holdfast.SessionDB(address) as db:
         session = db.create_session(source="bench").id
         for number in range(warm_up):
@@ -89,10 +91,10 @@ def closed_loop(_: int, address: str, warm_up: int, seconds: float) -> Generator
         return count
 
 
-def either(index: int, address: str, writes: int) -> Generator[None, None, object]:
-    """The first process writes, the second learns of it."""
+def write_or_listen(index: int, address: str, writes: int) -> Generator[None, None, object]:
+    """Write in the first process; listen in the second."""
     if index:
-        return (yield from _learns(address, writes))
+        return (yield from _listen(address, writes))
     return (yield from _writes(address, writes))
 
 
@@ -108,19 +110,19 @@ def _writes(address: str, writes: int) -> Generator[None, None, list[tuple[float
         return moments
 
 
-def _learns(address: str, writes: int) -> Generator[None, None, Moments]:
+def _listen(address: str, writes: int) -> Generator[None, None, Moments]:
     with asyncio.Runner() as runner:
-        learning = runner.run(_prepared(address))
+        listener = runner.run(_open_listener(address))
         yield
-        return runner.run(learning.all_of(writes))
+        return runner.run(listener.wait_all(writes))
 
 
-async def _prepared(address: str) -> Learning:
-    return await Learning(holdfast.AsyncSessionDB(holdfast.SessionDB(address))).begin()
+async def _open_listener(address: str) -> Listener:
+    return await Listener(holdfast.AsyncSessionDB(holdfast.SessionDB(address))).begin()
 
 
-class Learning:
-    """An agent in a cache, and the moments at which it learnt that somebody else had written."""
+class Listener:
+    """An agent in a cache, and the times at which writes of another process invalidated it."""
 
     def __init__(self, db: holdfast.AsyncSessionDB) -> None:
         self._db = db
@@ -128,7 +130,7 @@ class Learning:
         self._listening = ExitStack()
         self._behind = asyncio.Event()
         self._moments: Moments = []
-        self._compared: asyncio.Task[holdfast.AIAgent] | None = None
+        self._comparison: asyncio.Task[holdfast.AIAgent] | None = None
 
     async def _build(self, conversation_id: str) -> holdfast.AIAgent:
         model = ScriptedModel([])
@@ -139,22 +141,22 @@ class Learning:
         await agent.context_cache.messages()
         begun = asyncio.Event()
 
-        def compared(_: object) -> None:
+        def compare(_: object) -> None:
             if agent.context_cache.mark is None:
                 self._moments.append(time.monotonic())
                 self._behind.set()
 
-        def heard(_: notifications.Hint) -> None:
+        def on_hint(_: notifications.Hint) -> None:
             begun.set()
-            self._compared = asyncio.ensure_future(self._agents.get("heard"))
-            self._compared.add_done_callback(compared)
+            self._comparison = asyncio.ensure_future(self._agents.get("heard"))
+            self._comparison.add_done_callback(compare)
 
-        self._listening.enter_context(self._db.notifications.listen(heard))
+        self._listening.enter_context(self._db.notifications.listen(on_hint))
         await begun.wait()
         return self
 
-    async def all_of(self, writes: int) -> Moments:
-        """Each time it is behind it reads again, until it has read all, or nothing came for some seconds."""
+    async def wait_all(self, writes: int) -> Moments:
+        """Read again after each invalidation until all writes are read, or none came for some seconds."""
         agent = await self._agents.get("heard")
         with suppress(TimeoutError):
             while len(await agent.context_cache.messages()) < writes:

@@ -1,4 +1,4 @@
-"""A provider that answers at once, in a process of its own: what is left of a turn is ours."""
+"""A model provider in a separate process that answers at once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+TEXT = "Fine."
 _EVENTS = (
-    '{"choices":[{"index":0,"delta":{"role":"assistant","content":"Fine."}}]}',
+    f'{{"choices":[{{"index":0,"delta":{{"role":"assistant","content":"{TEXT}"}}}}]}}',
     '{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}',
     '{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":2,"total_tokens":12}}',
     "[DONE]",
@@ -21,18 +22,18 @@ _EVENTS = (
 _BODY = "".join(f"data: {event}\n\n" for event in _EVENTS).encode()
 _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(_BODY) + _BODY
 
-_telling = threading.Lock()
+_send_lock = threading.Lock()
 
 
 class Provider(NamedTuple):
-    """Where it is, and when it was asked."""
+    """The address of the provider, and the times of its requests."""
 
     base_url: str
     asked: Connection
 
     def next_request(self) -> float:
-        """The time (monotonic) at which the next request began to arrive."""
-        assert self.asked.poll(60), "nobody asked"
+        """Return the time (monotonic) at which the next request began to arrive."""
+        assert self.asked.poll(60), "there was no request"
         return float(self.asked.recv())
 
     def environment(self, home: str) -> dict[str, str]:
@@ -46,7 +47,7 @@ class Provider(NamedTuple):
 
 
 @contextmanager
-def running() -> Iterator[Provider]:
+def serve() -> Iterator[Provider]:
     ours, theirs = multiprocessing.Pipe(duplex=False)
     listening = socket.create_server(("127.0.0.1", 0), backlog=64)
     process = multiprocessing.get_context("fork").Process(target=_serve, args=(listening, theirs), daemon=True)
@@ -62,7 +63,7 @@ def running() -> Iterator[Provider]:
 def _serve(listening: socket.socket, asked: Connection) -> None:
     while True:
         connection, _ = listening.accept()
-        # A turn and the review of the one before ask at once, each on a connection of its own that stays open.
+        # A turn and the review of the previous one send requests concurrently, each on its own connection.
         threading.Thread(target=_answer, args=(connection, asked), daemon=True).start()
 
 
@@ -74,11 +75,11 @@ def _answer(connection: socket.socket, asked: Connection) -> None:
 
 
 def _request(connection: socket.socket, asked: Connection) -> bool:
-    """Read one request to its end; whether there was one."""
+    """Read one request; return whether there was one."""
     data = connection.recv(65536)
     if not data:
         return False
-    with _telling:
+    with _send_lock:
         asked.send(time.monotonic())
     while b"\r\n\r\n" not in data:
         data += connection.recv(65536)

@@ -1,4 +1,4 @@
-"""Figures as people read them: what falls short first, then every table."""
+"""The report: missed targets first, then all tables."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ def text(machine: Mapping[str, str], tables: Mapping[str, Sequence[Figure]]) -> 
 
 def summary(every: Sequence[Figure]) -> str:
     judged = [figure for figure in every if figure.ok is not None]
-    short = [figure for figure in judged if not figure.ok]
-    if not short:
-        return f"Nothing falls short: {len(judged)} of {len(judged)} targets are met."
-    title = f"FALLS SHORT: {len(short)} of {len(judged)} targets"
-    return "\n".join([title, *(line(figure) for figure in short)])
+    missed = [figure for figure in judged if not figure.ok]
+    if not missed:
+        return f"All {len(judged)} targets are met."
+    title = f"MISSED: {len(missed)} of {len(judged)} targets"
+    return "\n".join([title, *(line(figure) for figure in missed)])
 
 
 def table(title: str, lines: Sequence[Figure]) -> str:
-    head = f"  {'':<{WIDTH}} {'holdfast':>12}  {'beside':<32} {'ratio':>8}  {'target':<10}"
+    head = f"  {'':<{WIDTH}} {'holdfast':>12}  {'baseline':<32} {'ratio':>8}  {'target':<10}"
     return "\n".join([title, head.rstrip(), *(line(figure) for figure in lines)])
 
 
 def line(figure: Figure) -> str:
-    beside = f"{amount(figure.beside[1], figure.unit)} ({figure.beside[0]})" if figure.beside else ""
+    baseline = f"{amount(figure.baseline[1], figure.unit)} ({figure.baseline[0]})" if figure.baseline else ""
     ratio = f"{figure.ratio:.2f} x" if figure.ratio is not None else ""
-    verdict = {True: "ok", False: "SHORT", None: ""}[figure.ok]
-    cells = f"  {figure.name:<{WIDTH}} {amount(figure.ours, figure.unit):>12}  {beside:<32} {ratio:>8}"
+    verdict = {True: "ok", False: "MISSED", None: ""}[figure.ok]
+    cells = f"  {figure.name:<{WIDTH}} {amount(figure.ours, figure.unit):>12}  {baseline:<32} {ratio:>8}"
     others = ", ".join(f"{name} {amount(value, figure.unit)}" for name, value in figure.others.items())
     target = str(figure.target) if figure.target else ""
     return f"{cells}  {target:<10} {verdict:<6} {others}".rstrip()

@@ -1,8 +1,8 @@
-"""Retention: what is left of 200 facts after ten compactions without a model, and what a search brings back.
+"""Retention: how many of 200 facts stay in the context after ten compactions without a model, or are found by search.
 
-The history (bench/retention_data) is fixed. Every 200 messages it is compacted by the extract alone, as it would be
-where no model can be reached. A fact is in the context when its key stands there word for word; it is brought back
-when its message is among the first ten hits of its question, which is worded otherwise, or of its key.
+The history (bench/retention_data) is fixed. Every 200 messages it is compacted by the extractive summary alone, as if
+no model were available. A fact is in the context if its key occurs there verbatim. It is found if its message is among
+the first ten hits of its question, which uses other words, or of its key.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def figures(_: Scale, folder: Path) -> Iterator[Figure]:
     history, facts = read("history.jsonl"), read("facts.jsonl")
     for budget in (2_000, 8_000):
         with holdfast.SessionDB(folder / f"retention-{budget}.db", durability="process-crash") as db:
-            compacted(db, history, budget)
-            yield from _kept(db, facts, budget)
+            compact_history(db, history, budget)
+            yield from _kept_figures(db, facts, budget)
             if budget == 2_000:
-                yield from _brought_back(db, facts)
+                yield from _search_figures(db, facts)
 
 
 def read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (DATA / name).read_text("utf-8").splitlines()]
 
 
-def compacted(db: holdfast.SessionDB, history: Sequence[dict[str, Any]], budget: int) -> None:
-    """The history, compacted after each tenth of it."""
+def compact_history(db: holdfast.SessionDB, history: Sequence[dict[str, Any]], budget: int) -> None:
+    """Store the history, and compact it after each tenth."""
     db.create_session(SESSION, source="bench")
     step = len(history) // ROUNDS
     for begin in range(0, len(history), step):
@@ -64,7 +64,7 @@ def _compact(db: holdfast.SessionDB, budget: int) -> None:
     )
 
 
-def _kept(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]], budget: int) -> Iterator[Figure]:
+def _kept_figures(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]], budget: int) -> Iterator[Figure]:
     context = "\n".join(content_parts.text(message.content) for message in db.context(SESSION))
     kept = [fact for fact in facts if fact["key"] in context]
     by_kind = {f"{kind}s": float(sum(fact["kind"] == kind for fact in kept)) for kind in KINDS}
@@ -72,13 +72,13 @@ def _kept(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]], budget: int) 
     yield Figure(f"retention.context.{budget}", name, "", len(kept), ("said", len(facts)), None, by_kind)
 
 
-def _brought_back(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]]) -> Iterator[Figure]:
-    asked = sum(_found(db, fact["q"], fact["seq"]) for fact in facts)
-    named = sum(_found(db, fact["q"], fact["seq"]) or _found(db, fact["key"], fact["seq"]) for fact in facts)
-    beside = ("said", len(facts))
-    yield Figure("retention.asked", "facts a search brings back by their question", "", asked, beside)
-    yield Figure("retention.recall", "facts a search brings back by question or key", "", named, beside, at_least(1))
+def _search_figures(db: holdfast.SessionDB, facts: Sequence[dict[str, Any]]) -> Iterator[Figure]:
+    asked = sum(_is_found(db, fact["q"], fact["seq"]) for fact in facts)
+    named = sum(_is_found(db, fact["q"], fact["seq"]) or _is_found(db, fact["key"], fact["seq"]) for fact in facts)
+    baseline = ("said", len(facts))
+    yield Figure("retention.asked", "facts found by their question", "", asked, baseline)
+    yield Figure("retention.recall", "facts found by question or key", "", named, baseline, at_least(1))
 
 
-def _found(db: holdfast.SessionDB, text: str, seq: int) -> bool:
+def _is_found(db: holdfast.SessionDB, text: str, seq: int) -> bool:
     return any(hit.seq == seq for hit in db.search(text, session_id=SESSION, limit=10))

@@ -1,4 +1,4 @@
-"""How much is measured: the whole of it, or just enough to see that every line works."""
+"""The sizes of a run: full, or just large enough to check that every figure can be measured."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Scale:
     warm_up: int = 2_000
-    """Appends before the first one that counts: the floor is flattered while its WAL still grows."""
+    """Appends before the measurement: the floor is faster while its WAL still grows."""
     appends: int = 2_000
     block: int = 200
-    """Appends in a row, where a system is given the disk for itself."""
+    """Consecutive appends of one system."""
     load: int = 2_220
     load_rounds: int = 60
     sizes: tuple[int, ...] = (1_000, 100_000, 1_000_000)
     """Messages in the log when a compaction is committed."""
     history_rounds: int = 150
     pasts: tuple[int, ...] = (1, 100, 1_000)
-    """Compactions that lie behind when the context is read."""
+    """Earlier compactions when the context is read."""
     processes: int = 8
     seconds: float = 3.0
     writer_rounds: int = 3
@@ -37,13 +37,13 @@ class Scale:
     turn_log: int = 10_000
     """Messages in the log of the longer conversation."""
     extracted: int = 1_000
-    """Messages in the window of which an extract is made beside the turns, of some 160 tokens each."""
+    """Messages of about 160 tokens in the window of which an extractive summary is made during the turns."""
     starts: int = 25
     editors: int = 11
-    """How often each program is started that an editor waits for."""
+    """How often each agent for editors is started."""
     opens: int = 25
     hints: int = 200
-    """Writes that another process is to hear of."""
+    """Writes that another process is notified of."""
     notify_writers: int = 8
     pg_processes: int = 8
     pg_warm_up: int = 200
@@ -56,10 +56,13 @@ class Scale:
     screen_log: int = 10_000
     chats: int = 1_000
     chat_rate: int = 150
-    """Messages a second that come in, over all chats."""
+    """Inbound messages per second, over all chats."""
     chat_seconds: float = 10.0
     chat_rounds: int = 100
-    """Messages said one after the other, without and beside a flood of three times as many."""
+    """Messages sent one by one, without and during a flood of three times as many."""
+    platform_users: int = 25
+    platform_messages: int = 100
+    """Messages of these users, one at a time; then twice as many at once."""
 
 
 FULL = Scale()
@@ -102,4 +105,6 @@ QUICK = Scale(
     chat_rate=50,
     chat_seconds=0.1,
     chat_rounds=5,
+    platform_users=2,
+    platform_messages=3,
 )

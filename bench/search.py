@@ -1,7 +1,7 @@
-"""Search: how often the right message is among the first hits, beside plain bm25, and how long it takes.
+"""Search: recall relative to plain bm25, and latency.
 
-The corpus (bench/corpus) was written for this: questions asked in other words than their answers, over
-chats that resemble each other. Plain bm25 is the same SQLite's: stemmed words joined by OR, one column.
+The corpus (bench/corpus) was written for this: questions that use other words than their answers, about chats that
+resemble each other. Plain bm25 is that of the same SQLite: stemmed words joined by OR, in one column.
 """
 
 from __future__ import annotations
@@ -49,30 +49,32 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
         asked = [text for text, _ in questions[: scale.search_questions]]
         for messages, bound in ((scale.search_some, 3), (scale.search_many, 20)):
             fill(db, chats, messages)
-            yield waiting(f"search-p50-{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
-    yield from _in_one(scale, folder, chats, asked)
-    yield _appending(scale, folder)
+            yield latency_figure(f"search-p50-{bound}", f"search: p50 at {messages:,} messages", bound, db, asked)
+    yield from _one_conversation(scale, folder, chats, asked)
+    yield _append_figure(scale, folder)
 
 
-def _in_one(scale: Scale, folder: Path, chats: Sequence[dict[str, Any]], asked: Sequence[str]) -> Iterator[Figure]:
-    """All messages in one conversation: nothing can be left out for being said elsewhere."""
+def _one_conversation(
+    scale: Scale, folder: Path, chats: Sequence[dict[str, Any]], asked: Sequence[str]
+) -> Iterator[Figure]:
+    """Search with all messages in one conversation, so that no other conversation can be skipped."""
     with holdfast.SessionDB(folder / "one.db", durability="process-crash") as db:
         one = db.create_session("one", source="bench").id
         fill(db, chats, scale.search_many, one)
         name = f"search: p50 at {scale.search_many:,} messages in one conversation"
-        yield waiting("search-p50-one", name, 20, db, asked)
-        yield waiting("search-p50-within", f"{name}, by its id", 20, db, asked, session_id=one)
+        yield latency_figure("search-p50-one", name, 20, db, asked)
+        yield latency_figure("search-p50-within", f"{name}, by its id", 20, db, asked, session_id=one)
 
 
-def waiting(
+def latency_figure(
     key: str, name: str, bound: float, db: holdfast.SessionDB, asked: Sequence[str], session_id: str | None = None
 ) -> Figure:
-    waits = [timing.timed(partial(db.search, text, session_id=session_id)) for text in asked]
+    waits = [timing.measure_seconds(partial(db.search, text, session_id=session_id)) for text in asked]
     return Figure(key, name, "ms", timing.median(waits) * 1e3, None, at_most(bound, of="value"))
 
 
-def _appending(scale: Scale, folder: Path) -> Figure:
-    """Appends to a store that was searched, and is searched now and then, beside one that never was."""
+def _append_figure(scale: Scale, folder: Path) -> Figure:
+    """Compare appends to a store with a search index to appends to one without."""
     with (
         holdfast.SessionDB(folder / "with.db") as searched,
         holdfast.SessionDB(folder / "without.db") as never,
@@ -85,13 +87,11 @@ def _appending(scale: Scale, folder: Path) -> Figure:
             return lambda number: stores[name].append_message("talk", role="user", content=f"message {number} " * 30)
 
         operations = {name: append(name) for name in stores}
-        timing.interleaved(operations, scale.warm_up // 4)
+        timing.interleave(operations, scale.warm_up // 4)
         searched.search("message")
-        taken = timing.medians(timing.interleaved(operations, scale.appends // 2))
-    beside = ("no index", taken["without"] * 1e6)
-    return Figure(
-        "search-append", "append with an index behind it, p50", "us", taken["with"] * 1e6, beside, at_most(1.1)
-    )
+        taken = timing.medians(timing.interleave(operations, scale.appends // 2))
+    baseline = ("no index", taken["without"] * 1e6)
+    return Figure("search-append", "append with a search index, p50", "us", taken["with"] * 1e6, baseline, at_most(1.1))
 
 
 def _recall(find: Finder, questions: Sequence[tuple[str, set[Place]]]) -> dict[int, float]:
@@ -117,7 +117,7 @@ def _plain(chats: Sequence[dict[str, Any]]) -> Finder:
 
 
 def fill(db: holdfast.SessionDB, chats: Sequence[dict[str, Any]], messages: int, into: str | None = None) -> None:
-    """More chats of the same kind, or all in one: sentences of the corpus, put together anew."""
+    """Add chats of random sentences of the corpus, or add them to one conversation, up to a number of messages."""
     chance = random.Random(messages)
     sentences = [
         piece for chat in chats for each in chat["messages"] for piece in re.split(r"(?<=[.?!])\s", each["content"])

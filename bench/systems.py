@@ -1,8 +1,7 @@
-"""The systems that are measured side by side: ours, the floor, and any peer someone adds.
+"""The systems that are compared: Holdfast, the floor, and peers that are added here.
 
-The floor is what a program pays that only wants its text on the disk: one table, no index, one INSERT a
-message, by the sqlite3 of the standard library. A peer is a class with the same few methods in SYSTEMS;
-it is measured and printed wherever the floor is.
+The floor is the minimum for storing text: one table without an index and one INSERT per message, with the sqlite3 of
+the standard library. A peer is a class with the same methods in SYSTEMS; it is measured and printed with the floor.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ ROLES: tuple[Literal["user", "assistant"], ...] = ("user", "assistant")
 
 
 class System(Protocol):
-    """One store in one file; a conversation is made by its first append."""
+    """One store in one file; the first append creates a conversation."""
 
     name: str
 
     def __init__(self, path: Path, sync: Sync = "FULL") -> None: ...
 
     def append(self, conversation: str, number: int) -> object:
-        """One message, durable as asked when this returns."""
+        """Append one message, which is durable as configured when this returns."""
 
     def load(self, conversation: str) -> int:
-        """Read everything as the system's users would; how many messages."""
+        """Read all messages as users of the system do; return their number."""
 
     def close(self) -> None: ...
 
@@ -75,7 +74,7 @@ class Floor:
             (conversation, ROLES[number & 1], text(number)),
         )
 
-    def load(self, conversation: str) -> int:  # noqa: ARG002 - the one conversation of its file
+    def load(self, conversation: str) -> int:  # noqa: ARG002 -- its file has one conversation
         return len(self._db.execute("SELECT role, content FROM messages ORDER BY id").fetchall())
 
     def close(self) -> None:
@@ -86,12 +85,12 @@ SYSTEMS: dict[str, type[System]] = {system.name: system for system in (Holdfast,
 
 
 def path_of(folder: Path, system: str, label: str) -> Path:
-    """Every system has its own file: one process must not open a file with two SQLite libraries."""
+    """Return the file of a system: one process must not open a file with two SQLite libraries."""
     return folder / f"{label}-{system}.db"
 
 
 @contextmanager
-def opened(folder: Path, label: str, sync: Sync = "FULL") -> Iterator[dict[str, System]]:
+def open_all(folder: Path, label: str, sync: Sync = "FULL") -> Iterator[dict[str, System]]:
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(closing(system(path_of(folder, name, label), sync)))
@@ -99,10 +98,25 @@ def opened(folder: Path, label: str, sync: Sync = "FULL") -> Iterator[dict[str, 
         }
 
 
-# --- what is written ---------------------------------------------------------------------------------
+# --- messages ----------------------------------------------------------------------------------------
 
 LENGTH = 450
-_WORDS = ("the", "store", "keeps", "every", "message", "once", "at", "its", "number", "and", "nobody", "forks", "it")
+_WORDS = (
+    "the",
+    "store",
+    "keeps",
+    "every",
+    "message",
+    "once",
+    "at",
+    "its",
+    "number",
+    "and",
+    "no",
+    "process",
+    "forks",
+    "it",
+)
 
 
 def _sentence(seed: int) -> str:
@@ -114,5 +128,5 @@ _TEXTS = [_sentence(seed) for seed in range(64)]
 
 
 def text(number: int) -> str:
-    """450 bytes, ready made: making it must not be part of what is timed."""
+    """Return a text of 450 bytes. It is generated before the measurement."""
     return _TEXTS[number & 63]

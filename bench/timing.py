@@ -1,4 +1,4 @@
-"""Taking turns, and what to say about the times that come out."""
+"""Alternating measurements, and statistics of their times."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 Operation = Callable[[int], object]
 
 
-def interleaved(operations: Mapping[str, Operation], rounds: int, block: int = 1) -> dict[str, list[float]]:
-    """Seconds of each operation: they take turns, `block` times each, until each was done `rounds` times."""
+def interleave(operations: Mapping[str, Operation], rounds: int, block: int = 1) -> dict[str, list[float]]:
+    """Run the operations alternately, `block` times each, until each ran `rounds` times; return their seconds."""
     taken: dict[str, list[float]] = {name: [] for name in operations}
     now = time.perf_counter
     for start in range(0, rounds, block):
@@ -23,7 +23,7 @@ def interleaved(operations: Mapping[str, Operation], rounds: int, block: int = 1
     return taken
 
 
-def timed(operation: Callable[[], object]) -> float:
+def measure_seconds(operation: Callable[[], object]) -> float:
     began = time.perf_counter()
     operation()
     return time.perf_counter() - began
@@ -34,7 +34,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least this share of all does not exceed."""
+    """Return the smallest value that at least this share of all values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 

@@ -1,4 +1,4 @@
-"""The full screen: how long until the end of a conversation is on it, by how long the conversation is."""
+"""The full screen: time to the first paint by the length of the conversation, and time per frame."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from holdfast.runtime import runtime
 from holdfast.tui import app, entry_rows, live_turn
 
 FEW = 100
-"""Enough to fill the screen and what is drawn around it."""
+"""Enough to fill the screen and the rows drawn around it."""
 HEAVY = 60
-"""Messages of a conversation of long answers and calls with long results, three compactions in it."""
+"""Messages of a conversation with long answers, long tool results and three compactions."""
 CALLS, PARAGRAPHS = 300, 1_500
-"""Of a turn under way."""
+"""The tool calls and paragraphs of a running turn."""
 REPLY = "The **{n}th** answer:\n\n- one thing\n- `another`\n\n```python\nprint({n})\n```\n"
 
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    yield from asyncio.run(_opened(scale, folder))
+    yield from asyncio.run(_measure(scale, folder))
 
 
-async def _opened(scale: Scale, folder: Path) -> list[Figure]:
+async def _measure(scale: Scale, folder: Path) -> list[Figure]:
     async with AsyncSessionDB(SessionDB(folder / "store.db")) as db:
         sizes = {"few": FEW, "many": scale.screen_log, "heavy": HEAVY}
         for name, size in (("few", FEW), ("many", scale.screen_log)):
-            await _filled(db, name, size)
-        await _heavy(db)
+            await _fill(db, name, size)
+        await _fill_heavy(db)
         painted: dict[str, list[float]] = {name: [] for name in (*sizes, "floor")}
         jumped: list[float] = []
         for number in range(scale.screens + 1):
             empty = await _floor()
             painted["floor"] += [empty] if number else []
             for name, size in sizes.items():
-                first, jump = await _once(db, name, size)
-                if number:  # The first loads what all of them need.
+                first, jump = await _open_once(db, name, size)
+                if number:  # The first round loads shared modules.
                     painted[name].append(first)
                     jumped += [jump] if name == "many" else []
     middle = timing.medians(painted)
-    beside = (f"of {FEW} messages", middle["few"] * 1e3)
+    baseline = (f"of {FEW} messages", middle["few"] * 1e3)
     many = f"{scale.screen_log:,}-message conversation"
     return [
-        Figure("tui.first", f"first paint of a {many}", "ms", middle["many"] * 1e3, beside, at_most(1.25)),
+        Figure("tui.first", f"first paint of a {many}", "ms", middle["many"] * 1e3, baseline, at_most(1.25)),
         Figure(
             "tui.floor",
-            "the same, beside an empty screen",
+            "the same, relative to an empty screen",
             "ms",
             middle["many"] * 1e3,
             ("floor", middle["floor"] * 1e3),
         ),
-        Figure("tui.heavy", f"first paint of {HEAVY} long answers and calls", "ms", middle["heavy"] * 1e3, beside),
+        Figure("tui.heavy", f"first paint of {HEAVY} long answers and calls", "ms", middle["heavy"] * 1e3, baseline),
         Figure(
             "tui.frame",
             f"a frame of a turn of {CALLS} calls and {PARAGRAPHS:,} paragraphs",
@@ -73,7 +73,7 @@ async def _opened(scale: Scale, folder: Path) -> list[Figure]:
     ]
 
 
-async def _filled(db: AsyncSessionDB, name: str, size: int) -> None:
+async def _fill(db: AsyncSessionDB, name: str, size: int) -> None:
     await db.create_session(name, source="bench")
     said = [
         types.NewMessage(role="user", content=f"question {n}")
@@ -85,8 +85,8 @@ async def _filled(db: AsyncSessionDB, name: str, size: int) -> None:
         await db.append_messages(name, said[start : start + 1000])
 
 
-async def _heavy(db: AsyncSessionDB) -> None:
-    """Every third message asks; a call with a long result and a long answer follow; it is compacted now and then."""
+async def _fill_heavy(db: AsyncSessionDB) -> None:
+    """Store questions, each with a tool call, a long result and a long answer, and compact every fifth time."""
     await db.create_session("heavy", source="bench")
     for n in range(1, HEAVY + 1, 3):
         call = types.ToolCall(f"c{n}", "shell", {"command": f"make {n}"})
@@ -103,7 +103,7 @@ async def _heavy(db: AsyncSessionDB) -> None:
 
 
 def _frame() -> float:
-    """What is drawn each time a word comes, late in a long turn."""
+    """Return the seconds to draw a frame late in a long turn."""
     turn, pen = live_turn.LiveTurn(lambda: "bench"), entry_rows.RowFormat(120)
     turn.handle(events.TurnStarted("talk", "talk", "a paste\n" * 1_000, 1))
     for number in range(CALLS):
@@ -123,8 +123,8 @@ def _frame() -> float:
     return timing.median(taken)
 
 
-async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]:
-    """From the making of the screen to its last message, and from there to the first one."""
+async def _open_once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]:
+    """Return the seconds until the last message is drawn, and from there until the first one is."""
 
     async def build(conversation_id: str) -> AIAgent:
         return AIAgent(db=db, model=ScriptedModel([]), session_id=conversation_id)
@@ -132,16 +132,16 @@ async def _once(db: AsyncSessionDB, name: str, size: int) -> tuple[float, float]
     async with runtime.Runtime(db, build) as door:
         began = time.perf_counter()
         screen = app.FullScreen(door, app.ScreenOptions(name, "bench", "/dev/null/none"))
-        last = _drawn(screen, f"print({size})")
+        last = _when_drawn(screen, f"print({size})")
         async with screen.run_test(size=(120, 40)):
             first = await last - began
-            top, began = _drawn(screen, " question 1"), time.perf_counter()
+            top, began = _when_drawn(screen, " question 1"), time.perf_counter()
             screen.transcript.action_to_top()
             return first, await top - began
 
 
 class Empty(App[None]):
-    """The least that Textual can draw: one line."""
+    """The minimum that Textual can draw: one line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Empty(App[None]):
 
 
 class Line(Static):
-    """Tells when it is drawn."""
+    """A line that records when it is drawn."""
 
     def render_line(self, y: int) -> Strip:
         app = self.app
@@ -162,15 +162,15 @@ class Line(Static):
 
 
 async def _floor() -> float:
-    """From the making of an empty screen to its first line."""
+    """Return the seconds from the creation of an empty screen to its first line."""
     began = time.perf_counter()
     screen = Empty()
     async with screen.run_test(size=(120, 40)):
         return await screen.painted - began
 
 
-def _drawn(screen: app.FullScreen, text: str) -> asyncio.Future[float]:
-    """When a row that ends with this is first drawn."""
+def _when_drawn(screen: app.FullScreen, text: str) -> asyncio.Future[float]:
+    """Return a future with the time at which a row that ends with this text is first drawn."""
     found: asyncio.Future[float] = asyncio.get_running_loop().create_future()
     draw = type(screen.transcript).render_line
 

@@ -1,7 +1,7 @@
-"""What all tests share: how thorough the property tests are, and the PostgreSQL of this run.
+"""Configuration of all tests: the profiles of the property tests, and the PostgreSQL of this run.
 
-`HOLDFAST_TEST_PROFILE=chaos` lets every property test look for new examples and for far longer than the
-few seconds it has in an ordinary run, which always tries the same ones.
+With `HOLDFAST_TEST_PROFILE=chaos`, every property test searches for new examples, and for longer. An ordinary run
+takes seconds and always tries the same ones.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ ENOUGH = 2 << 30  # bytes; a container may have next to none
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    _heed_signals()
+    _reset_signals()
     _keep_files_in_memory()
     postgres.begin_run()
 
 
 def pytest_collection_finish() -> None:
-    """The tests themselves stay until the end: no collection need go through them again."""
+    """Exclude the collected tests, which stay until the end, from garbage collection."""
     gc.collect()
     gc.freeze()
 
 
-def _heed_signals() -> None:
-    """What runs under nohup, or behind a shell's `&`, ignores some, and so would every program it starts."""
+def _reset_signals() -> None:
+    """Restore signals that are ignored under nohup or behind a shell's `&`: programs started by tests inherit them."""
     for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
 
 
 def _keep_files_in_memory() -> None:
-    """What a test writes outlives no power cut, so it need not wait for the disk; PYTEST_DEBUG_TEMPROOT says where."""
+    """Put temporary files in memory, so that tests do not wait for the disk; PYTEST_DEBUG_TEMPROOT overrides it."""
     if os.access(MEMORY, os.W_OK):
         room = os.statvfs(MEMORY)
         if room.f_bavail * room.f_frsize >= ENOUGH:

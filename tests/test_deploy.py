@@ -1,4 +1,4 @@
-"""The page about deployment: its commands run in order on a server with TLS and fsync, and print what it shows."""
+"""The page about deployment: its commands run in order on a server with TLS and fsync, and print the output shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shell:
 
     def __init__(self, home: Path, port: int) -> None:
         self.home = home
-        binaries = next(postgres._places())
+        binaries = next(postgres.binary_folders())
         self._env = {
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
             "HOME": str(home),
@@ -50,7 +50,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     (tmp_path / ".local" / "share").mkdir(parents=True)
     (tmp_path / ".local" / "share" / "holdfast").symlink_to(tmp_path / "data")
     with postgres.Server(fsync=True) as server, tls.Front(server.address.port, signed.context(HOST)) as front:
-        with psycopg.connect(server._first_dsn(), autocommit=True) as admin:
+        with psycopg.connect(server.first_dsn(), autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {postgres.DATABASE}")
             admin.execute(f"CREATE ROLE postgres SUPERUSER LOGIN PASSWORD '{server.address.password}'")
         (tmp_path / ".pgpass").write_text(f"{HOST}:*:*:postgres:{server.address.password}\n")

@@ -133,7 +133,7 @@ def test_readme_states_how_often_the_faults_run() -> None:
     text = " ".join(text_of("README.md").split())
     rounds, orders = (
         test_races.ROUNDS,
-        test_interleavings.multinomial([len(actor.actions) for actor in interleavings.GROUPS["end"]]),
+        test_interleavings.order_count(interleavings.GROUPS["end"]),
     )
     assert f"races of {test_races.PROCESSES} processes" in text
     assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text

@@ -23,7 +23,7 @@ LONGEST = 20
 
 
 def shown() -> dict[str, str]:
-    """What the page says each example prints, by its name, in the order of the page."""
+    """Return the output of each example according to the page, by name, in the order of the page."""
     page = (FOLDER / "README.md").read_text("utf-8")
     return dict(re.findall(r"^## \[(\w+\.py)\]\(\1\)$.*?^```output\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
 

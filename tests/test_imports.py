@@ -65,6 +65,7 @@ ONLY_IN = {
     "platformdirs": "config.py",
     "slack_sdk": "gateway/platforms/slack.py",
     "httpx2": "model/http.py",
+    "tomlkit": "cli/settings_edit.py",
     "tomllib": "config.py",
     "uvicorn": "gateway/platforms/http/server.py",
     "websockets": "rpc/websocket_transport.py",
@@ -81,12 +82,15 @@ ONLY_BELOW = {
     "textual": ("tui/",),
     "acp": ("acp/",),
     "nio": ("gateway/platforms/matrix/",),
+    "imapclient": ("gateway/platforms/email/",),
+    "aiosmtplib": ("gateway/platforms/email/",),
 }
 
 # Packages of an optional dependency, loaded by the one module that needs them.
 ON_DEMAND = {
     ("store/db.py", "holdfast.store.postgres"),
     ("installation.py", "importlib"),
+    ("gateway/platforms/email/__init__.py", "holdfast.gateway.platforms.email"),
     ("gateway/platforms/matrix/__init__.py", "holdfast.gateway.platforms.matrix"),
 }
 

@@ -109,7 +109,7 @@ def test_status_of_a_server_has_settings_connections_and_standbys() -> None:
 @contextmanager
 def following(running: postgres.Server) -> Iterator[None]:
     place = running.address
-    command = [f"{running._binaries}/pg_receivewal", "-D", place.folder, "-h", place.folder, "-p", str(place.port)]
+    command = [f"{running.binaries}/pg_receivewal", "-D", place.folder, "-h", place.folder, "-p", str(place.port)]
     with subprocess.Popen(
         command, env={"PGUSER": postgres.USER}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:

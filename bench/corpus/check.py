@@ -1,7 +1,7 @@
-"""Checks the corpus and prints its counts: `python bench/corpus/check.py`.
+"""Check the corpus and print its counts: `python bench/corpus/check.py`.
 
-A slip in a hand-written corpus (an answer that points past the end, a question asked twice) would be
-measured as if the search had failed, so the format is checked here and not by whoever reads it.
+A mistake in the corpus (an answer that points past the end, a repeated question) would be measured as a failure of the
+search.
 """
 
 import itertools
@@ -15,13 +15,13 @@ ROLES = ("user", "assistant", "tool")
 
 
 def conversations() -> list[dict[str, Any]]:
-    """Every conversation of the corpus, in the order of the files."""
+    """Return the conversations of the corpus, in the order of the files."""
     files = sorted(FOLDER.glob("chats-*.jsonl"))
     return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
 
 
 def faults(chat: dict[str, Any]) -> list[str]:
-    """What is wrong with one conversation, in words; empty when nothing is."""
+    """Return the problems of a conversation."""
     found = [] if set(chat) == {"id", "messages", "questions"} else [f"keys {sorted(chat)}"]
     messages = chat["messages"]
     for seq, message in enumerate(messages, 1):
@@ -40,8 +40,8 @@ def misfit(question: dict[str, Any], messages: list[dict[str, str]]) -> list[str
 
 
 def role_faults(roles: list[str]) -> list[str]:
-    """The user opens, nobody but the user speaks twice in a row, and the assistant takes up each tool result."""
-    found = [] if roles[0] == "user" else ["the user does not open"]
+    """Check that the user begins, only the user repeats, and the assistant follows each tool result."""
+    found = [] if roles[0] == "user" else ["the user does not begin"]
     for seq, (role, following) in enumerate(itertools.pairwise(roles), 1):
         if role == following != "user" or (role == "tool" and following != "assistant"):
             found.append(f"message {seq + 1}: {following} after {role}")

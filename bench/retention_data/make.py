@@ -1,8 +1,8 @@
-"""Makes history.jsonl and facts.jsonl: `python -m bench.retention_data.make`. The same text each time.
+"""Generate history.jsonl and facts.jsonl: `python -m bench.retention_data.make`. The output is always the same.
 
-The facts and their questions (facts.txt) were written by hand, before anything was measured, and are not to be changed
-to suit a ranking. Around them stand the chats of bench/corpus, with facts of their own that compete, and made-up work:
-code, logs, tool calls and their results.
+The facts and their questions (facts.txt) were written before the first measurement, and must not be changed to suit a
+ranking. They are placed between the chats of bench/corpus, which contain competing facts, and generated work: code,
+logs, tool calls and their results.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ CONCLUDED = (
 )  # fmt: skip
 
 
-def made() -> tuple[list[Message], list[dict[str, Any]]]:
-    """The messages, and the facts with the message each is in."""
+def generate() -> tuple[list[Message], list[dict[str, Any]]]:
+    """Return the messages, and the facts with the number of their message."""
     chance = random.Random(SEED)
     facts = _facts()
     chance.shuffle(facts)
-    around = _around(chance)
+    filler = _filler(chance)
     history: list[Message] = []
     placed = []
     for number, fact in enumerate(facts):
         until = (number + 1) * (MESSAGES - 8) // len(facts) - 3
         while len(history) < until - 3:
-            history += next(around)
-        told, at = _told(fact, len(history), chance)
+            history += next(filler)
+        messages, at = _fact_messages(fact, len(history), chance)
         placed.append({"seq": len(history) + at + 1, "kind": fact["kind"], "key": fact["key"], "q": fact["q"]})
-        history += told
+        history += messages
     while len(history) < MESSAGES:
         history.append({"role": ("user", "assistant")[len(history) % 2], "content": chance.choice(CHATTER)})
     return history, placed
@@ -68,8 +68,8 @@ def _facts() -> list[dict[str, str]]:
     return [dict(zip(("kind", "who", "text", "key", "q"), line.split("|"), strict=True)) for line in lines[1:]]
 
 
-def _told(fact: dict[str, str], number: int, chance: random.Random) -> tuple[list[Message], int]:
-    """The messages that bring a fact, and which of them it is in."""
+def _fact_messages(fact: dict[str, str], number: int, chance: random.Random) -> tuple[list[Message], int]:
+    """Return the messages that contain a fact, and the index of the one with the fact."""
     if fact["who"] == "tool":
         call, result = _called(f"f{number}", "run", {"command": "tail -n 5 out.log"}, fact["text"])
         return [{"role": "user", "content": chance.choice(ASKED)}, call, result], 2
@@ -77,12 +77,12 @@ def _told(fact: dict[str, str], number: int, chance: random.Random) -> tuple[lis
         return [{"role": "user", "content": chance.choice(ASKED)}, {"role": "assistant", "content": fact["text"]}], 1
     said = [chance.choice(CHATTER)] if chance.random() < 0.4 else []
     after = [chance.choice(CHATTER)] if chance.random() < 0.3 else []
-    told = {"role": "user", "content": " ".join([*said, fact["text"], *after])}
-    return [told, {"role": "assistant", "content": chance.choice(ACKNOWLEDGED)}], 0
+    stated = {"role": "user", "content": " ".join([*said, fact["text"], *after])}
+    return [stated, {"role": "assistant", "content": chance.choice(ACKNOWLEDGED)}], 0
 
 
-def _around(chance: random.Random) -> Iterator[list[Message]]:
-    """Chats of the corpus by turns with made-up work, for as long as wanted."""
+def _filler(chance: random.Random) -> Iterator[list[Message]]:
+    """Yield chats of the corpus and generated work alternately, without end."""
     chats = [
         json.loads(line)["messages"]
         for file in sorted(CORPUS.glob("chats-*.jsonl"))
@@ -146,7 +146,7 @@ def lines(values: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    history, facts = made()
+    history, facts = generate()
     (FOLDER / "history.jsonl").write_text(lines(history), "utf-8")
     (FOLDER / "facts.jsonl").write_text(lines(facts), "utf-8")
     print(f"{len(history)} messages, {len(facts)} facts")

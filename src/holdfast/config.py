@@ -25,6 +25,8 @@ from holdfast.tools.permissions import rules
 
 USER_FILE = "config.toml"
 PROJECT_FILE = ".holdfast.toml"
+SECRETS_FILE = "gateway.env"
+"""The file with secrets of the gateway, next to the user's file: NAME=value, one per line, as systemd reads it."""
 # The settings that a project's file may contain.
 PROJECT_KEYS = frozenset({"model", "fallback"})
 EFFECTS: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
@@ -213,7 +215,7 @@ class Settings(msgspec.Struct, frozen=True):
     retention: RetentionSection = RetentionSection()
     gateway: gateway.GatewaySettings = gateway.GatewaySettings()
     secrets: dict[str, Secret] = {}
-    """The values of the variables that the gateway's settings name, if they are set."""
+    """The values of the variables that the gateway's settings name: of the environment, else of `gateway.env`."""
     model: str | None = None
     """The model, as provider/model: HOLDFAST_MODEL, else the project's file, else the user's."""
     fallback: tuple[str, ...] = ()
@@ -262,7 +264,7 @@ def load(
         backup=msgspec.structs.replace(file.backup, folder=_path(file.backup.folder, users)),
         retention=msgspec.structs.replace(file.retention, archive=_path(file.retention.archive, users)),
         gateway=file.gateway.resolve_paths(lambda path: _path(path, users)),
-        secrets=_secrets(file.gateway.variables, given),
+        secrets=_secrets(file.gateway.variables, given, _read_secrets_file(file, users)),
         model=given.get("HOLDFAST_MODEL") or file.model,
         fallback=tuple(file.fallback),
         providers=(known := _providers(file, given)),
@@ -329,8 +331,35 @@ def _keys(known: dict[str, providers.Provider], given: Mapping[str, str]) -> dic
     return {name: secrets[provider.key_env] for name, provider in known.items() if provider.key_env in secrets}
 
 
-def _secrets(named: list[str], given: Mapping[str, str]) -> dict[str, Secret]:
-    return {name: Secret(value.strip()) for name in named if (value := given.get(name)) and value.strip()}
+def _secrets(named: list[str], *sources: Mapping[str, str]) -> dict[str, Secret]:
+    values = ((name, source.get(name, "").strip()) for source in reversed(sources) for name in named)
+    return {name: Secret(value) for name, value in values if value}
+
+
+def _read_secrets_file(file: SettingsFile, folder: str) -> dict[str, str]:
+    path = os.path.join(folder, SECRETS_FILE)
+    if not file.gateway.variables or not os.path.exists(path):
+        return {}
+    refuse_writable_by_others(path)
+    try:
+        with open(path, encoding="utf-8") as opened:
+            return dict(parse_variables(opened.read()))
+    except (OSError, ValueError) as error:
+        raise errors.SettingInvalid(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def parse_variables(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of a file of variables. Raises ValueError, which does not contain a value."""
+    for number, line in enumerate(text.splitlines(), 1):
+        name, sign, value = line.strip().removeprefix("export ").partition("=")
+        if not line.strip() or line.lstrip()[0] in "#;":
+            continue
+        if not sign:
+            raise ValueError(f"line {number} is not NAME=value")
+        try:
+            yield name.strip(), " ".join(shlex.split(value))
+        except ValueError:
+            raise ValueError(f"line {number} has a quotation mark or backslash without its counterpart") from None
 
 
 def parse_size(text: str) -> int:

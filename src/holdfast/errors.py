@@ -187,14 +187,14 @@ class HasBranches(HoldfastError):
 
 
 class PairingRefused(HoldfastError):
-    """Raised when a pairing code is wrong, used or too old, or after too many wrong codes."""
+    """Raised when a pairing or link code is wrong, used or too old, or after too many wrong codes."""
 
-    default_message = "The pairing code is wrong, used or more than an hour old. Ask for a new one."
+    default_message = "The code is wrong, used or too old. Get a new one."
 
     def __init__(self, message: str | None = None, *, locked_for: float = 0.0) -> None:
         if locked_for > 0 and message is None:
             minutes = max(1, round(locked_for / 60))
-            message = f"Too many wrong pairing codes. Try again in {minutes} minutes."
+            message = f"Too many wrong codes. Try again in {minutes} minutes."
         super().__init__(message)
         self.locked_for = locked_for
 

@@ -14,6 +14,7 @@ import msgspec
 EXTRAS = {
     "acp": "acp",
     "discord": "discord",
+    "email": "imapclient",
     "matrix": "nio",
     "mcp": "mcp",
     "otel": "opentelemetry",

@@ -61,6 +61,8 @@ class InboundMessage(msgspec.Struct, frozen=True, kw_only=True):
     seq: int | None = None
     """The message of the conversation that it became, if any."""
     settled_at: float | None = None
+    linked_owner: str | None = None
+    """The owner that the sender is linked to; None without a link, and in the result of `add_inbound`."""
     redacted: bool = False
 
     @property
@@ -77,6 +79,8 @@ class NewOutgoing(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     attachments: list[str] = []
     """Digests of blobs."""
+    file_names: dict[str, str] = {}
+    """The file names of attachments that have one, by digest."""
     kind: OutgoingKind = "reply"
     seq: int | None = None
     """The message of the conversation that it quotes. Redacting that message redacts this one."""
@@ -112,6 +116,7 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
     redacted: bool = False
     behind: int = 0
     """How many undelivered messages of its chat come after it; only `due_outgoing` counts them."""
+    file_names: dict[str, str] = {}
 
     @property
     def open(self) -> bool:
@@ -157,12 +162,27 @@ class ChatLeaseHeld(msgspec.Struct, frozen=True):
 
 
 class Home(NamedTuple):
-    """The chat of a conversation's last inbound message. Replies to its notices are sent there."""
+    """A chat of a conversation, as its last inbound message describes it. Replies to notices are sent there."""
 
     platform: str
     chat: str
     address: dict[str, Any]
     route: str
+    sender: str
+    owner: str
+    """The owner of the conversation."""
+    linked_owner: str | None
+    """The owner that the sender is linked to now; None without a link."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """A sender who uses the conversations and notes of an owner."""
+
+    platform: str
+    sender: str
+    owner: str
+    """The owner: `platform:sender` of another identity of the same person, or empty for the terminal."""
+    at: float
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ Outgoing = mail_types.Outgoing
 OutgoingKind = mail_types.OutgoingKind
 ChatLease = mail_types.ChatLease
 NextInbound = mail_types.NextInbound
+Link = mail_types.Link
 OpenInbox = mail_types.OpenInbox
 ChatLeaseHeld = mail_types.ChatLeaseHeld
 Contact = mail_types.Contact
@@ -315,6 +316,8 @@ class Route(msgspec.Struct, frozen=True):
     key: str
     conversation_id: str | None
     version: int
+    owner: str = ""
+    """The owner of the conversation."""
 
 
 class Context(Sequence[Message]):

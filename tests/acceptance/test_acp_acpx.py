@@ -24,7 +24,7 @@ AGENT = shlex.join([*cli_process.PROGRAM, "acp"])
 
 
 class Client:
-    """acpx with a home of its own, for one folder."""
+    """acpx with a private home, for one folder."""
 
     def __init__(self, home: Path) -> None:
         node, package = npm.installed(*ACPX, oldest=NODE)

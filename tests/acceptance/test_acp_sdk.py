@@ -79,16 +79,16 @@ def held(seen: Seen, wire: acp_schema.Wire) -> None:
 
 
 def updates(seen: Seen, kind: str | None = None) -> list[acp_schema.Frame]:
-    told = [frame["got"]["params"]["update"] for frame in got(seen, "session/update")]
-    return [each for each in told if kind in (None, each["sessionUpdate"])]
+    updates = [frame["got"]["params"]["update"] for frame in got(seen, "session/update")]
+    return [each for each in updates if kind in (None, each["sessionUpdate"])]
 
 
 def got(seen: Seen, method: str) -> list[acp_schema.Frame]:
     return [frame for frame in seen["frames"] if frame.get("got", {}).get("method") == method]
 
 
-def said(told: list[acp_schema.Frame]) -> str:
-    return "".join(each["content"].get("text", "") for each in told)
+def said(updates: list[acp_schema.Frame]) -> str:
+    return "".join(each["content"].get("text", "") for each in updates)
 
 
 # --- stories -----------------------------------------------------------------------------------------
@@ -201,5 +201,5 @@ def test_files_terminals_and_mcp_servers_of_the_editor_are_used(sdk: tuple[npm.N
     *_, difference = (each for each in shown if each.get("type") == "diff")
     assert (difference["oldText"], difference["newText"]) == ("What is not saved yet.", "What is saved now.")
     assert {"terminal-1"} == {each["terminalId"] for each in shown if each.get("type") == "terminal"}
-    told = json.dumps([json.loads(each.body)["messages"][-1] for each in played.asked])
-    assert all(words in told for words in ("What is not saved yet.", "from the terminal", "[FILE] notes.txt"))
+    sent = json.dumps([json.loads(each.body)["messages"][-1] for each in played.asked])
+    assert all(words in sent for words in ("What is not saved yet.", "from the terminal", "[FILE] notes.txt"))

@@ -1,4 +1,4 @@
-"""A quick run of the bench measures every line it promises. No time is judged here."""
+"""A quick run of the benchmarks measures every figure. No time is judged here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ LINES = {
     "writers.rate", "writers.fair", "writers.worst", "open.p99", "open.worst",
     "shared.lost", "shared.refused", "shared.worst",
     "group", "fire", "version", "acp.greeted", "acp.bare", "acp.opened",
-    "search-append", "agent.turn", "agent.beside", "agent.extract", "agent.wire", "agent.flat", "agent.first",
+    "search-append", "agent.turn", "agent.summary", "agent.extract", "agent.wire", "agent.flat", "agent.first",
     "agent.memory", "agent.servers", "tui.first", "tui.floor", "tui.heavy", "tui.frame", "tui.top",
     *(f"{store}gateway.{line}" for store in ("", "pg.")
       for line in ("p50", "p99", "worst", "rate", "flooded", "memory")),
+    *(f"{store}platforms.{name}.{line}" for store in ("", "pg.")
+      for name in ("telegram", "discord", "slack") for line in ("p50", "rate")),
+    *(f"platforms.{name}.memory" for name in ("telegram", "discord", "slack")),
     "pg.append.p50", "pg.append.p99", "pg.load.transcript", "pg.load.context",
     "pg.own.rate", "pg.own.p99", "pg.own.fair", "pg.own.worst", "pg.own.gain",
     "pg.one.rate", "pg.one.p99", "pg.one.fair", "pg.one.worst", "pg.one.lost",

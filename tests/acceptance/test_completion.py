@@ -75,9 +75,9 @@ def test_zsh_completes_commands_options_values_and_conversations(
     window.tmux("send-keys", "-l", "holdfast sessions show ")
     window.tmux("send-keys", "Tab")
     screen = window.wait_for(f"-- {TITLE}")
-    told = [line.split() for line in screen.splitlines() if " -- " in line]
-    assert ["food_2", "--", "More", "food"] in told
-    assert ["lisbon_1", "--", *TITLE.split()] in told
+    listed = [line.split() for line in screen.splitlines() if " -- " in line]
+    assert ["food_2", "--", "More", "food"] in listed
+    assert ["lisbon_1", "--", *TITLE.split()] in listed
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")

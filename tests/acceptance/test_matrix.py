@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import sys
+import types as types_of_python
+import urllib.error
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
+import nio
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import gateway, platform, questions, routes
+from holdfast import AsyncSessionDB, config, content_parts, errors, types
+from holdfast.gateway import access, gateway, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import agents, compaction, matrix_server
+from holdfast.runtime import linked_chats
+from tests.gateway.test_http_hooks import hook, open_hooks
+from tests.support import (
+    agents,
+    cli_process,
+    compaction,
+    image_files,
+    matrix_server,
+    platform_kills,
+    polling,
+    pty_terminal,
+)
 from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, wait_idle, wait_sent
 from tests.support.matrix_server import Account, Homeserver, Person
 from tests.support.polling import until_async
 
-PNG = b"\x89PNG\r\n\x1a\n pixels"
+PNG = image_files.png()
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +83,8 @@ async def serve(
     db: AsyncSessionDB, model: Any, chat: platform.Platform, **given: Any
 ) -> AsyncIterator[gateway.Gateway]:
     """Run a gateway, and wait until it receives messages."""
-    async with open_gateway(db, model, platforms=[chat], **given) as (opened, _):
+    # Tests store messages like another process, which only polling finds.
+    async with open_gateway(db, model, platforms=[chat], poll=0.02, **given) as (opened, _):
         await opened.wait_ready()
         yield opened
 
@@ -88,7 +105,7 @@ def edit(event_id: str, content: dict[str, Any]) -> dict[str, Any]:
 
 def notice(room: str, text: str, attachments: list[str] | None = None) -> types.NewOutgoing:
     return types.NewOutgoing(
-        platform="matrix", chat=room, address={"room": room}, text=text, attachments=attachments or [], kind="notice"
+        platform="matrix", chat=room, address={"chat": room}, text=text, attachments=attachments or [], kind="notice"
     )
 
 
@@ -139,9 +156,9 @@ async def test_events_are_answered_once_across_restarts_and_history_is_not(
 
 
 async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
-    chat: matrix_platform.MatrixPlatform, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
+    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+    async with serve(db, ScriptedModel(itertools.repeat(echo)), load(server.url, bot)) as opened:
         room = await ann.open_room(ben)
         root = await ann.send(room, "This is not for the bot.")
         await ann.send(room, mention(bot, "Hi"))
@@ -152,12 +169,100 @@ async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
         await ann.send(room, mention(bot, "In the thread", **{"m.relates_to": thread}))
         await ann.wait_for(lambda: "re In the thread" in ann.texts(room))
         await wait_idle(opened, db)
-    plain, status, threaded = ann.seen(room)
+    async with serve(db, ScriptedModel(itertools.repeat(echo)), load(server.url, bot)) as opened:
+        await ben.send(room, "This is not for the bot, either.")
+        await ann.send(room, mention(bot, "After a restart"))
+        await ann.wait_for(lambda: "re After a restart" in ann.texts(room))
+        await wait_idle(opened, db)
+        await ann.receive()
+    plain, status, threaded, last = ann.seen(room)
+    assert last["body"] == "re After a restart"
     assert plain["body"] == "re Hi"
     assert "re " not in status["body"]
     assert "m.relates_to" not in plain
     assert (threaded["m.relates_to"]["rel_type"], threaded["m.relates_to"]["event_id"]) == ("m.thread", root)
     assert len(await db.list_sessions()) == 2
+
+
+async def test_copies_of_turns_end_when_another_person_joins(
+    chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
+) -> None:
+    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+        room = await ann.open_room()
+        await ann.send(room, "Hi")
+        await ann.replies(room, 1)
+        (head,) = await db.list_sessions()
+        await db.contacts.link("matrix", ann.client.user_id, head.owner)
+        address = {"chat": room, linked_chats.RECIPIENT: ann.client.user_id}
+
+        async def copy(text: str) -> str | None:
+            new = types.NewOutgoing(platform="matrix", chat=room, address=address, text=text, kind="notice")
+            posted = await db.mail.post(new, key=text, conversation_id=head.id)
+            await wait_idle(opened, db)
+            sent = None if posted is None else await db.mail.outgoing(posted.id)
+            return None if sent is None else sent.error
+
+        assert await copy("Only you") is None
+        await ann.client.room_invite(room, ben.client.user_id)
+        await ben.client.join(room)
+        assert await copy("Between us") == access.NOT_DIRECT
+        await ann.receive()
+    assert ann.texts(room) == ["re Hi", "Only you"]
+
+
+@pytest.mark.parametrize("has_proxy", [False, True])
+async def test_forged_event_ids_do_not_stop_the_bot(
+    has_proxy: bool,
+    chat: matrix_platform.MatrixPlatform,
+    ann: Person,
+    db: AsyncSessionDB,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object) -> nio.ErrorResponse:
+        refused = nio.RoomGetEventError("unknown error")  # A page without a Matrix code.
+        refused.transport_response = types_of_python.SimpleNamespace(status=404)
+        return refused
+
+    if has_proxy:
+        monkeypatch.setattr(nio.AsyncClient, "room_get_event", refuse)
+    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+        room = await ann.open_room()
+        for event_id in ("$" + "x" * 17_000, "$" + "../" * 80, "$\0", "no id"):
+            reply = {"msgtype": "m.text", "body": "Hi", "m.relates_to": {"m.in_reply_to": {"event_id": event_id}}}
+            await ann.send(room, reply)  # Synapse checks the ids of edits and reactions, other homeservers may not.
+        await ann.send(room, "Still there?")
+        await ann.wait_for(lambda: "re Still there?" in ann.texts(room))
+        await wait_idle(opened, db)
+    assert ann.texts(room) == [*["re Hi"] * 4, "re Still there?"]
+
+
+async def test_sender_of_an_invitation_is_the_one_of_its_last_event(
+    server: Homeserver, bot: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined = list[str]()
+
+    async def join(_: nio.AsyncClient, room_id: str) -> Any:
+        joined.append(room_id)
+        return nio.JoinResponse(room_id)
+
+    monkeypatch.setattr(nio.AsyncClient, "join", join)
+    chat, client = load(server.url, bot, invites=["@ann:test"]), nio.AsyncClient(server.url, bot.user_id)
+    event = {"type": "m.room.member", "state_key": bot.user_id, "content": {"membership": "invite"}}
+    ann, eve = (nio.InviteEvent.parse_event({**event, "sender": f"@{name}:test"}) for name in ("ann", "eve"))
+    client.user_id = bot.user_id
+    for room, state in (("!forged", [ann, eve]), ("!real", [eve, ann]), ("!empty", [])):
+        await chat._accept_invite(client, room, state)
+    await client.close()
+    assert joined == ["!real"]
+
+
+async def test_webhook_replies_in_a_room(chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["I look at it."])
+    async with serve(db, model, chat):
+        room = await ann.open_room()
+        async with open_hooks(db, model, build=hook(to=f"matrix:{room}")) as hooks:
+            await hooks.post()
+            await ann.wait_for(lambda: ann.texts(room) == ["I look at it."])
 
 
 async def test_reply_quotes_the_message_that_it_answers(
@@ -176,31 +281,45 @@ async def test_reply_quotes_the_message_that_it_answers(
     assert ("The boats leave at nine." in asked, "Sure?" in asked, "old" in asked) == (True, True, False)
 
 
-async def test_files_are_received_and_sent(
-    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
+async def test_files_are_sent_and_received_but_not_from_strangers(
+    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
-    model = ScriptedModel(itertools.repeat("Seen."))
-    async with serve(db, model, chat) as opened:
-        room = await ann.open_room()
+    async def only_ann(incoming: platform.Incoming, _: str) -> platform.AdmissionResult:
+        return platform.AdmissionResult(incoming.sender == ann.user_id, message="No access.")
+
+    async def count() -> None:
+        requests.append(1)
+
+    model, requests = ScriptedModel(itertools.repeat("Seen.")), list[int]()
+    chat = load(server.url, bot, max_file_kilobytes=1)
+    intercept(chat, "_get_media", count)
+    async with serve(db, model, chat, checks=[only_ann]) as opened:
+        other, room = await ben.open_room(), await ann.open_room()
+        foreign = {"msgtype": "m.image", "body": "x.png", "url": await ben.upload(PNG, "image/png")}
+        await ben.send(other, foreign)
+        await ben.wait_for(lambda: ben.texts(other) == ["No access."])
         image = {"msgtype": "m.image", "body": "Look", "filename": "cat.png", "info": {"mimetype": "image/png"}}
         await ann.send(room, {**image, "url": await ann.upload(PNG, "image/png")})
         file = {"msgtype": "m.file", "body": "notes.txt", "info": {"mimetype": "text/plain", "size": 5}}
         await ann.send(room, {**file, "url": await ann.upload(b"notes", "text/plain")})
+        await ann.send(room, {**file, "url": await ann.upload(b"x" * 1_001, "text/plain")})
         await ann.send(room, {**file, "url": "mxc://test/missing"})
         await ann.send(room, {**file, "url": "mxc://test/huge", "info": {"size": 10**12}})
-        await ann.replies(room, 4)
+        await ann.replies(room, 5)
         blob = await db.blobs.put(PNG, "image/png")
         await db.mail.post(notice(room, "Here", [blob.digest]))
-        *_, sent = await ann.replies(room, 6)
+        *_, sent = await ann.replies(room, 7)
         await wait_idle(opened, db)
         assert (sent["msgtype"], sent["info"]["size"]) == ("m.image", len(PNG))
         assert (await ann.client.download(sent["url"])).body == PNG
+    assert len(requests) == 4
     asked = [str(each.content) for each in model.requests[-1].messages if each.role == "user"]
     assert "Look" in asked[0]
-    assert blob.digest in asked[0] or "image" in asked[0]
+    assert base64.b64encode(PNG).decode() in asked[0]
     assert "notes.txt, text/plain, 5 bytes" in asked[1]
-    assert "could not be downloaded: it is unavailable" in asked[2]
-    assert "could not be downloaded: it is larger" in asked[3]
+    assert "could not be downloaded: it is larger" in asked[2]
+    assert "could not be downloaded: it is unavailable" in asked[3]
+    assert "could not be downloaded: it is larger" in asked[4]
 
 
 @pytest.mark.parametrize("by", ["reaction", "reply"])
@@ -265,6 +384,23 @@ async def test_invitation_is_accepted_from_listed_users_only(
     async with serve(db, ScriptedModel(), load(server.url, bot, invites=[ann.user_id])):
         room = await ann.open_room()
         assert server.request("GET", "/_matrix/client/v3/joined_rooms", token=bot.token) == {"joined_rooms": [room]}
+
+
+async def test_failed_join_is_retried(
+    server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, join = [nio.JoinError("Too many requests", "M_LIMIT_EXCEEDED")], nio.AsyncClient.join
+
+    async def fail_once(client: nio.AsyncClient, room: str) -> Any:
+        return failures.pop() if failures and client.user_id == bot.user_id else await join(client, room)
+
+    monkeypatch.setattr(nio.AsyncClient, "join", fail_once)
+    monkeypatch.setattr(matrix_platform, "JOIN_PAUSES", (0.01,))
+    async with serve(db, ScriptedModel(["Yes."]), load(server.url, bot)):
+        room = await ann.open_room()
+        await ann.send(room, "Hi")
+        await ann.replies(room, 1)
+    assert failures == []
 
 
 async def test_hostile_events_are_ignored_and_names_are_cleaned(
@@ -365,6 +501,41 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
     assert "M_FORBIDDEN" in (found.error or "")
 
 
+@pytest.mark.parametrize("point", platform_kills.POINTS)
+async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
+    point: str, server: Homeserver, bot: Account, ann: Person, tmp_path: Path
+) -> None:
+    room = await ann.open_room(invite_bot=False)
+    path = f"/_matrix/client/v3/user/{bot.user_id}/account_data/{matrix_platform.POSITION}"
+
+    async def is_connected() -> bool:
+        """The first start stores a position, and joins the room that it is invited to afterwards."""
+        await asyncio.to_thread(_has_data, server, path, bot.token)
+        await ann.client.room_invite(room, bot.user_id)
+        await ann.wait_for(lambda: ann.has_joined(room))
+        return True
+
+    async def texts() -> list[str]:
+        await ann.receive()
+        return [each["body"] for each in ann.seen(room)]
+
+    table = f"[gateway.matrix]\ntoken_env = 'TOKEN'\nhomeserver = '{server.url}'\ninvites = ['*']\n"
+    allow = f"[gateway.allow]\nmatrix = ['{ann.user_id}']\n"
+    chat = platform_kills.Chat(
+        table + allow, {"TOKEN": bot.token}, is_connected, lambda text: ann.send(room, text), texts
+    )
+    await platform_kills.check_kill(chat, point, tmp_path)
+
+
+def _has_data(server: Homeserver, path: str, token: str) -> None:
+    def is_there() -> bool:
+        with suppress(urllib.error.HTTPError):
+            return bool(server.request("GET", path, token=token))
+        return False
+
+    polling.until(is_there)
+
+
 async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB) -> None:
     async with (
         matrix_server.Link(server).open() as link,
@@ -375,7 +546,7 @@ async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann:
         await ann.send(room, "Hi")
         await until_async(lambda: link.refused)
         with pytest.raises(errors.SendFailed, match="not reachable"):
-            await load(link.url, bot).delete_draft({"room": room}, "$x")
+            await load(link.url, bot).delete_draft({"chat": room}, "$x")
         link.is_up = True
         await ann.wait_for(lambda: ann.texts(room) == ["re Hi"])
 
@@ -464,7 +635,7 @@ def test_mention_at_the_beginning_is_removed(text: str, rest: str) -> None:
 async def test_burst_at_the_compaction_threshold_has_one_continuation(
     chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
-    await compaction.fill(db)
+    await compaction.fill(db, owner=f"matrix:{routes.quote_part(ann.user_id)}")
     slow, reached, go = compaction.blocked_summary()
     elsewhere = compaction.compacting_agent(db, compaction.FakeSummarizer(slow))
     model = ScriptedModel(itertools.repeat(echo), window=compaction.WINDOW)
@@ -492,3 +663,35 @@ async def test_burst_at_the_compaction_threshold_has_one_continuation(
     for session in await db.sessions("talk"):
         assert len(await db.continuations(session.id)) == (session.end_reason == "compression")
     assert (await db.admin.fsck()).ok
+
+
+# --- setup
+
+
+async def test_access_check_names_the_account_or_the_problem(server: Homeserver, bot: Account) -> None:
+    assert await load(server.url, bot).check_access() == platform.AccessReport(bot.user_id)
+    wrong = await load(server.url, bot._replace(token="syt_wrong")).check_access()
+    assert (wrong.account, "M_UNKNOWN_TOKEN" in wrong.problems[0].what) == ("", True)
+    away = await load("http://127.0.0.1:1", bot).check_access()
+    assert (away.account, "not reachable" in away.problems[0].what) == ("", True)
+
+
+def test_setup_on_a_terminal_connects_the_account(server: Homeserver, bot: Account, tmp_path: Path) -> None:
+    answers = [
+        ("Homeserver: ", server.url),
+        ("Access token: ", bot.token),
+        ("Users who may invite the bot (optional)", "@ann:test, *:test"),
+        (f"connected as {bot.user_id}", ""),
+        ("Sender id (empty: pair later): ", "@ann:test"),
+    ]
+    with pty_terminal.open_terminal(tmp_path, "gateway", "setup", "matrix", columns=200) as terminal:
+        for shown, answer in answers:
+            terminal.wait_for(shown)
+            terminal.type(f"{answer}\r" if answer else "")
+        assert terminal.end() == 0
+        assert bot.token not in terminal.raw
+    settings = config.load(cli_process.environment(tmp_path))
+    table = {"homeserver": server.url, "token_env": "MATRIX_TOKEN", "invites": ["@ann:test", "*:test"]}
+    assert settings.gateway.platforms == {"matrix": table}
+    assert settings.secrets == {"MATRIX_TOKEN": bot.token}
+    assert settings.gateway.allow == {"matrix": ["@ann:test"]}

@@ -25,7 +25,7 @@ TOKEN = "a-token-for-this-test-only"
 def driven(
     home: Path, kind: str, *rest: str | Path, package: tuple[str, str] = LIBRARY, script: Path = SCRIPT
 ) -> dict[str, Any]:
-    """Run a client script and return what it saw."""
+    """Run a client script and return its report."""
     node, library = npm.installed(*package)
     done = subprocess.run(
         # Before node 22, the built-in WebSocket needs a flag, and node prints a warning.
@@ -52,8 +52,8 @@ def check(home: Path, seen: dict[str, Any]) -> None:
     for turn in ("first", "second"):
         assert seen[turn]["status"] == "completed"
         assert seen[turn]["text"]
-    told = [each for each in seen["events"] if each["type"] == "message.delta"]
-    assert "".join(each["payload"]["text"] for each in told) == seen["first"]["text"] + seen["second"]["text"]
+    deltas = [each for each in seen["events"] if each["type"] == "message.delta"]
+    assert "".join(each["payload"]["text"] for each in deltas) == seen["first"]["text"] + seen["second"]["text"]
     said = seen["history"]["messages"]
     assert [each["role"] for each in said] == ["user", "assistant"] * 2
     assert [each["text"] for each in said][::2] == ["Hello there", "And again"]
@@ -89,8 +89,8 @@ def test_conversation_over_websocket(tmp_path: Path) -> None:
 
 def check_other(home: Path, seen: dict[str, Any]) -> None:
     assert seen["reply"]["status"] == "completed"
-    told = [each["payload"]["text"] for each in seen["events"] if each["type"] == "message.delta"]
-    assert "".join(told) == seen["reply"]["text"]
+    deltas = [each["payload"]["text"] for each in seen["events"] if each["type"] == "message.delta"]
+    assert "".join(deltas) == seen["reply"]["text"]
     assert [each["role"] for each in seen["history"]["messages"]] == ["user", "assistant"]
     # Each was answered: that it was cancelled, or before the cancellation came.
     assert {-32800} <= {*seen["cancelled"]} <= {-32800, 0}

@@ -186,9 +186,9 @@ async def test_files_are_used_directly_where_the_editor_offers_nothing(
 async def test_refusal_of_the_editor_is_not_circumvented(file: Path) -> None:
     async with open_files(file.parent) as (editor, do):
         editor.refusing = {"read": request_error("it is private")}
-        told = await do.text("read_file", path="a.txt")
-        assert "it is private" in told
-        assert "one" not in told
+        text = await do.text("read_file", path="a.txt")
+        assert "it is private" in text
+        assert "one" not in text
         editor.refusing = {"write": request_error("the disk is full")}
         assert "the disk is full" in await do.text("write_file", path="a.txt", content="x")
     assert file.read_text() == "one\n"

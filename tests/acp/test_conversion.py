@@ -14,8 +14,7 @@ from hypothesis import strategies as some
 from holdfast import errors, events, types
 from holdfast.acp import conversion, diffs, plans
 from holdfast.model import base as model
-from holdfast.runtime import attachments
-from holdfast.tools.files import diff, file_tools
+from holdfast.tools.files import diff, file_tools, images
 from tests.support.acp_editor import open_editor
 from tests.support.agents import turn_result
 from tests.support.file_tools import FileTools
@@ -65,7 +64,7 @@ def test_resource_of_an_older_version_comes_back() -> None:
 
 
 def test_large_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attachments, "MAX_IMAGE_BYTES", 2)
+    monkeypatch.setattr(images, "MAX_BYTES", 2)
     with pytest.raises(errors.RpcRefused, match="bytes"):
         conversion.parse_prompt([schema.ImageContentBlock(type="image", data="AAAA", mime_type="image/png")])
 

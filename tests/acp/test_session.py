@@ -67,6 +67,7 @@ async def test_attachments_reach_the_model_and_are_loaded_unchanged() -> None:
         await editor.ask("session/prompt", sessionId=session, prompt=blocks)
         (asked,) = editor.program.model.requests
         assert "file:///a/b.py" in str(asked.messages[-1].content)
+        assert PNG in str(asked.messages[-1].content)
         (said, _) = await editor.program.db.transcript(session)
         assert BIG in str(said.content)
         await editor.ask("session/load", sessionId=session, **WHERE)
@@ -184,10 +185,10 @@ async def test_only_an_approval_permits_and_only_a_denial_is_attributed_to_the_p
         assert result(await prompting) == {"stopReason": "end_turn"}
         assert editor.program.shell.ran == []
         assert editor.received("tool_call_update")[-1]["status"] == "failed"
-        (told,) = (each.content for each in await editor.program.db.transcript(session) if each.role == "tool")
+        (denial,) = (each.content for each in await editor.program.db.transcript(session) if each.role == "tool")
         assert await approvals.audit_rows(editor.program.db) == [("make it", False, by, None)]
-    assert str(told).endswith(sessions.NOT_ASKED if by == "no approver" else "The person denied it.")
-    assert ("denied" in str(told)) is (by != "no approver")
+    assert str(denial).endswith(sessions.NOT_ASKED if by == "no approver" else "The person denied it.")
+    assert ("denied" in str(denial)) is (by != "no approver")
 
 
 async def test_remembered_approval_is_not_asked_for_again() -> None:

@@ -136,21 +136,14 @@ async def test_dropped_agents_call_their_closing_hooks(db: AsyncSessionDB) -> No
 
 
 async def test_agent_dropped_during_a_turn_finishes_it_before_its_hooks(db: AsyncSessionDB) -> None:
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: dict[str, Any]) -> str:
-        reached.set()
-        await go.wait()
-        return "waited"
-
-    model = ScriptedModel([agents.calls("wait"), "Done."])
-    cache = agent_cache.AgentCache(builder := Builder(db, model=model, tools=[agents.tool("wait", wait)]))
+    gate, model = agents.Gate(), ScriptedModel([agents.calls("wait"), "Done."])
+    cache = agent_cache.AgentCache(builder := Builder(db, model=model, tools=[agents.tool("wait", gate)]))
     turn = asyncio.create_task((await cache.get("a")).run_conversation("Hello"))
-    await reached.wait()
+    await gate.reached.wait()
     cache.forget("a")
     await cache.close()
     assert builder.closed == []
-    go.set()
+    gate.go.set()
     assert (await turn).completed
     assert builder.closed == ["a"]
 

@@ -123,25 +123,18 @@ async def test_interrupt_of_an_entry_leaves_the_message_behind_it(db: AsyncSessi
 
 async def test_entry_never_interrupts_a_turn(db: AsyncSessionDB) -> None:
     await add_entries(db)
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def work(_: dict[str, Any]) -> types.Content:
-        reached.set()
-        await go.wait()
-        return "done"
-
-    model = ScriptedModel([agents.calls("work"), "Worked.", "Saw it."])
-    async with open_runtime(db, model, tools=[agents.tool("work", work)]) as run:
+    gate, model = agents.Gate(), ScriptedModel([agents.calls("work"), "Worked.", "Saw it."])
+    async with open_runtime(db, model, tools=[agents.tool("work", gate)]) as run:
         with run.subscribe("talk") as stream:
             answered = run.submit("talk", events.Submit("Work."))
-            await reached.wait()
+            await gate.reached.wait()
             await db.mail.add_inbox_entry("talk", "one", "one ended")
             run.check_inbox("talk")
             await polling.until_async(lambda: not run._inbox_checks)
             assert not answered.done()
-            go.set()
+            gate.go.set()
             await events_until(stream, events.TurnFinished, 2)
-    assert await log(db) == ["Work.", "", "done", "Worked.", "one ended", "Saw it."]
+    assert await log(db) == ["Work.", "", "ok", "Worked.", "one ended", "Saw it."]
 
 
 async def test_entry_that_was_answered_but_not_settled_is_not_answered_again(db: AsyncSessionDB) -> None:

@@ -1,4 +1,4 @@
-"""A turn: what it stores, what it returns, and how it ends."""
+"""A turn: its log entries, its result and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The usage of summaries: whose turn it belongs to, and the cost limit it counts against."""
+"""The usage of summaries: the turn it belongs to, and the cost limit it counts against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model answers which conversation: what is listed, shared, priced and closed."""
+"""The model of each conversation: listing, sharing, prices and closing."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class Tracers(trace.TracerProvider, trace.Tracer):
         return self.seen[-1]
 
     def start_as_current_span(self, name: str, *_: Any, **given: Any) -> Any:
-        told = {key: given.get(key, True) for key in ("record_exception", "set_status_on_exception")}
-        return trace.use_span(self.start_span(name, **given), end_on_exit=True, **told)
+        options = {key: given.get(key, True) for key in ("record_exception", "set_status_on_exception")}
+        return trace.use_span(self.start_span(name, **given), end_on_exit=True, **options)
 
 
 async def test_inbound_turns_and_sends_are_traced_without_content(db: AsyncSessionDB) -> None:

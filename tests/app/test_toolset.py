@@ -1,4 +1,4 @@
-"""The tools of the program are given what they need, and no more."""
+"""The tools of the program have the access that they need, and no more."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_files_of_the_program_are_closed_to_its_tools(
     project = tmp_path / "project"
     home = project / "home" if where == "inside" else project
     home.mkdir(parents=True)
-    user_file = project / ".config" / "holdfast" / "config.toml"
+    user_file = (project / ".config" / "holdfast" if where == "inside" else project) / "config.toml"
     changes: dict[str, Any] = {"home": str(home), "database": str(home / "store.db"), "user_file": str(user_file)}
     (project / "notes.txt").write_text("the note", encoding="utf-8")
     async with compose.start(msgspec.structs.replace(settings, **changes), folder=str(project), reviews=False) as app:
@@ -72,7 +72,8 @@ async def test_files_of_the_program_are_closed_to_its_tools(
             return content_parts.text(last.content)
 
         assert await call("read_file", project / "notes.txt") == "1\tthe note"
-        for path in (home / "store.db", home / "store.db-wal", home / "processes" / "x"):
+        own = [home / "store.db", home / "store.db-wal", home / "processes" / "x", user_file.with_name("gateway.env")]
+        for path in own:
             assert "off limits" in await call("read_file", path)
         assert "off limits" in await call("write_file", user_file, content="[permissions]")
     assert not user_file.exists()

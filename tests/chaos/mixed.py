@@ -51,7 +51,7 @@ def populate(db: SessionDB) -> list[checker.Record]:
 
 
 def work(stage: zygote.Stage) -> int:
-    """A task: so many actions, or until killed."""
+    """A task: perform this many actions, or until killed."""
     chance = random.Random(f"{stage.args['seed']} {stage.index}")
     name = f"{stage.args['name']}-{stage.index}"
     db = stage.open()
@@ -143,7 +143,7 @@ ACTIONS: dict[Callable[[Scene], object], int] = {
 
 
 def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
-    """Three processes a round that do anything, killed or stopped for a while at any instant; what was wrong then."""
+    """Run rounds of three processes with random actions, killed or stopped at any instant; return the problems."""
     with SessionDB(target) as db:
         history = populate(db)
     for number in range(rounds):

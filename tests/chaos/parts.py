@@ -194,7 +194,7 @@ def kill_at_any_time(run: Run, dialect: str) -> None:
 def damage(
     run: Run, trials: Callable[[file_damage.Bench, random.Random, int], list[str]], rounds_per_trial: int
 ) -> None:
-    """Single bits of the file; or bits, pages and ranges of the file and its log, and what is salvaged of them."""
+    """Damage single bits of the file, or bits, pages and ranges of the file and its log, and salvage the rest."""
     bench = file_damage.Bench(run.folder, run.zygote)
     for done in range(0, max(1, run.rounds // rounds_per_trial), BATCH):
         run.report(trials(bench, run.chance, BATCH))
@@ -202,7 +202,7 @@ def damage(
 
 
 def lose_power(run: Run) -> None:
-    """Disks as a loss of power may leave them, after any write and with any part of what was not synced."""
+    """Disks after a power loss: after any write, with any part of the unsynced writes."""
     notes, done, path = run.folder / "notes", 0, run.folder / "store.db"
     while done < run.rounds:
         outcome = run.zygote.run(power.live, path, {"durability": "power-loss", "notes": str(notes)})
@@ -227,7 +227,7 @@ def kill_gateways(run: Run, dialect: str) -> None:
                     list(gateways.kill_everywhere(story, 1))
                 elif step == "pairs":
                     for _ in range(SOME):
-                        gateways.kill_one_of_two(story, run.chance.choice(points), len(gateways.NAMES))
+                        gateways.kill_first_gateway(story, run.chance.choice(points), len(gateways.NAMES))
                 else:
                     gateways.kill_at(story, step, SOME, len(gateways.NAMES))
                 story.run()

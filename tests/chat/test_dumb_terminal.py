@@ -17,7 +17,7 @@ from tests.support.polling import until_async
 
 
 class Driver:
-    """A running terminal whose session records what it is told to do."""
+    """A running terminal whose session records its commands."""
 
     def __init__(self) -> None:
         self.actions: list[str] = []

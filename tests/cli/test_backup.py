@@ -11,7 +11,7 @@ import pytest
 from holdfast import SessionDB
 from holdfast.store import store_meta
 from tests.cli.conftest import BRANCH, TRIP
-from tests.support import cli_process
+from tests.support import backends, cli_process
 from tests.support.cli_process import Configure, Holdfast
 
 ALL = {TRIP, BRANCH, "other"}
@@ -99,9 +99,7 @@ def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
 
 def test_restore_over_a_damaged_store_needs_no_keep(holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
     with SessionDB(trip) as db:
-        db.driver._writer.execute(
-            "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1"
-        )
+        backends.raw(db, "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1")
     done = holdfast("restore", copy, "--yes", "--db", trip)
     assert (done.code, "--no-keep" in done.err) == (1, True)
     assert list(tmp_path.glob("trip.db-before-restore-*")) == []

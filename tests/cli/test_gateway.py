@@ -42,7 +42,7 @@ def test_pairing_code_gives_access_once(holdfast: Holdfast, home: Path) -> None:
     assert not {"\x1b", "\u202e"} & {*done.out, *holdfast("gateway", "people").out}
     (found,) = holdfast("gateway", "people", "--json").data["people"]
     assert (found["sender"], found["role"]) == ("42", "user")
-    assert holdfast("gateway", "pair", code).sentence.startswith("holdfast: The pairing code is wrong")
+    assert holdfast("gateway", "pair", code).sentence.startswith("holdfast: The code is wrong")
 
 
 def test_wrong_pairing_codes_are_limited_across_processes(home: Path, tmp_path: Path, holdfast: Holdfast) -> None:
@@ -52,11 +52,11 @@ def test_wrong_pairing_codes_are_limited_across_processes(home: Path, tmp_path: 
     assert "Try again in 60 minutes" in cli_process.run(tmp_path, "gateway", "pair", "WRONG").sentence
     done = holdfast("gateway", "pair", code)
     assert done.code == 1
-    assert "Too many wrong pairing codes" in done.sentence
+    assert "Too many wrong codes" in done.sentence
     assert holdfast("gateway", "people", "--json").data == {"people": []}
 
 
-def test_people_lists_who_is_allowed_and_denied(holdfast: Holdfast, configure: Configure) -> None:
+def test_people_lists_allowed_and_denied_contacts(holdfast: Holdfast, configure: Configure) -> None:
     assert "as an admin" in holdfast("gateway", "allow", "telegram", "42", "--admin", "--name", "Ann").out
     assert holdfast("gateway", "allow", "telegram", "43", "--json").data["role"] == "user"
     assert holdfast("gateway", "deny", "telegram", "43").out == "43 on telegram is denied access.\n"

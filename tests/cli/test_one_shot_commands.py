@@ -15,7 +15,7 @@ from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.provider_process import hanging_reply, serve
 
 # Commands that need a chat.
-CHATS = {"quit", "stop", "steer", "queue", "approve", "deny", "new", "reset", "resume"}
+CHATS = {"quit", "stop", "steer", "queue", "approve", "deny", "new", "reset", "resume", "link"}
 
 
 @pytest.fixture

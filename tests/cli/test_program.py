@@ -174,13 +174,16 @@ USES = [
     ({"apsw"}, 0, ["salvage data/holdfast.db new.db"]),
     (STORE, 0, ["audit", "backup copy.db", "db copy data/holdfast.db copy.db", "db init data/holdfast.db"]),
     (STORE, 0, ["db status", "db scrub", "doctor", "gateway allow telegram 42", "gateway deny telegram 42"]),
-    (STORE, 0, ["gateway failed", "gateway people", "gateway status", "sessions export last", "sessions list"]),
+    (STORE, 0, ["gateway failed", "gateway link telegram 42", "gateway people", "gateway status"]),
+    (STORE, 0, ["sessions export last", "sessions list"]),
     (STORE, 0, ["sessions prune --older-than 9999", "sessions search hello", "sessions show last"]),
     (STORE, 0, ["sessions title last Named", "sessions tree"]),
     (STORE, 1, ["gateway pair WRONG", "gateway retry 1", "restore copy.db", "sessions import none.jsonl"]),
     (STORE | {"multiprocessing", "sqlite3"}, 0, ["demo --rounds 1"]),
     (PROCESSES, 0, ["sessions delete last --yes", "sessions redact last 1 --yes"]),
     (AGENT, 0, ["chat -p hi", "rpc", "tour"]),
+    # Without a terminal it asks nothing.
+    (AGENT, 2, ["gateway setup"]),
     # Refused after everything was loaded, before it listens.
     (AGENT | {"httpx2", "multiprocessing"}, 1, ["gateway run --host 0.0.0.0"]),
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import SessionDB
 from tests.cli.conftest import BRANCH, TRIP
-from tests.support import cli_process, pty_terminal
+from tests.support import backends, cli_process, pty_terminal
 from tests.support.cli_process import Holdfast
 
 
@@ -54,9 +54,8 @@ def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: 
     whole = file.read_text()
     assert whole.startswith('{"holdfast":"export"')
     with SessionDB(trip) as db:
-        execute = db.driver._writer.execute  # type: ignore[attr-defined]
-        execute("DROP TRIGGER message_is_only_redacted")
-        execute("""UPDATE messages SET body = '{"content":"forged"}' WHERE seq = 3""")
+        backends.raw(db, "DROP TRIGGER message_is_only_redacted")
+        backends.raw(db, """UPDATE messages SET body = '{"content":"forged"}' WHERE seq = 3""")
     done = holdfast("sessions", "export", TRIP, "--db", trip, "-o", file)
     assert done.code == 1
     assert "Message 3 of conversation" in done.err.splitlines()[-1]

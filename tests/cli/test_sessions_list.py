@@ -8,14 +8,14 @@ import pytest
 
 from holdfast import SessionDB, content_parts
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
-from tests.support import pty_terminal
+from tests.support import backends, pty_terminal
 from tests.support.cli_process import Holdfast
 
 
 def set_raw_title(path: Path, title: str) -> None:
     """Write a title that the store itself would have cleaned."""
     with SessionDB(path) as db:
-        db.driver._writer.execute("UPDATE conversations SET title = ? WHERE id = 'other'", (title,))  # type: ignore[attr-defined]
+        backends.raw(db, "UPDATE conversations SET title = ? WHERE id = 'other'", title)
 
 
 # --- list ----------------------------------------------------------------------------------------------

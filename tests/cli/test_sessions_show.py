@@ -8,6 +8,7 @@ import pytest
 
 from holdfast import SessionDB
 from tests.cli.conftest import BRANCH, SECOND, THIRD, TRIP
+from tests.support import backends
 from tests.support.cli_process import Holdfast
 
 TRANSCRIPT = f"""\
@@ -100,9 +101,8 @@ def test_json_has_every_message_with_state_and_metadata(holdfast: Holdfast, trip
 def test_redacted_and_damaged_messages_do_not_hide_the_others(holdfast: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
         db.redact(TRIP, 5)
-        execute = db.driver._writer.execute  # type: ignore[attr-defined]
-        execute("DROP TRIGGER message_is_only_redacted")
-        execute("UPDATE messages SET body = '{broken' WHERE seq = 3")
+        backends.raw(db, "DROP TRIGGER message_is_only_redacted")
+        backends.raw(db, "UPDATE messages SET body = '{broken' WHERE seq = 3")
     out = holdfast("sessions", "show", TRIP, "--db", trip).out
     assert "5  user  2026-05-28 20:30  [redacted]\n\n6 " in out
     assert "(This message is damaged. Run `holdfast doctor`.)" in out

@@ -217,7 +217,7 @@ async def test_bad_summary_gives_way_to_an_extract_after_few_tries(
     assert reason in caplog.text
     assert "pier 23" in str((await talk.context("talk")).summary)
     assert await talk.transcript("talk") == rows
-    # The second try is told the problem of the first.
+    # The second request states the problem of the first.
     for request in writer.requests[1:]:
         assert "the harbour" in str(request.focus)
         assert reason.removeprefix("which ") in str(request.focus)

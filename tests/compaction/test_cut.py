@@ -133,6 +133,21 @@ def test_call_is_carried_for_its_late_result_and_goes_with_the_next_cut(db: Sess
     assert seqs(commit(db, found)) == [1, 2, 20, *range(21, 27)]
 
 
+@pytest.mark.parametrize("running", [True, False], ids=["running", "interrupted"])
+def test_call_without_a_result_does_not_prevent_a_cut(db: SessionDB, running: bool) -> None:
+    say(db, *talk(2))
+    if running:
+        db.acquire_lease(TALK, "turn")
+    say(db, "calls a,b", "result b", *talk(6))
+    assert db.context(TALK).running == ({"a"} if running else set())
+    found = find_one(db)
+    assert (found.cut_seq, found.pinned) == (8, (1, 2))
+    assert {5, 6} <= set(seqs(found.going))
+    assert seqs(commit(db, found)) == [1, 2, 8, *range(9, 19)]
+    say(db, "result a")
+    assert tool_pairs.is_late(list(db.context(TALK))[-1])
+
+
 # --- the last request ------------------------------------------------------------------------------------
 
 

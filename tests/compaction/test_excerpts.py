@@ -106,7 +106,7 @@ def test_message_that_fits_or_cannot_be_shortened_is_returned(content: types.Con
 
 
 def history(outputs: list[int], request: str = "go on", newer: list[int] | None = None) -> list[types.Message]:
-    """A request with tool outputs of so many words, then the last request, and newer outputs."""
+    """Return a request with tool outputs of these lengths in words, then the last request, and newer outputs."""
     messages = [message(1, "user", prose(300))]
 
     def add_calls(sizes: list[int]) -> None:

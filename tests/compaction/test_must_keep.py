@@ -83,8 +83,8 @@ def test_texts_of_the_previous_summary_are_kept() -> None:
 
 def test_newest_requests_take_up_to_half_of_the_budget() -> None:
     asked = [message(seq, "user", f"Remind me to water plant {seq} on the sill later.") for seq in range(1, 30)]
-    told = [message(seq, "user", f"The ticket is OPS-{seq}00.") for seq in range(30, 90)]
-    kept = must_keep.select([*asked, *told], None, 120)
+    later = [message(seq, "user", f"The ticket is OPS-{seq}00.") for seq in range(30, 90)]
+    kept = must_keep.select([*asked, *later], None, 120)
     requests = [each for each in kept if each.startswith("Remind")]
     assert requests[0] == "Remind me to water plant 29 on the sill later."
     assert sum(tokens.estimate(each) + 1 for each in requests) <= 60

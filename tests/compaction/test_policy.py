@@ -40,7 +40,7 @@ def failed(times: int, now: float = NOW) -> budgets.Budget:
 
 
 def compacted(times: int, now: float = NOW, apart: float = 1.0) -> budgets.Budget:
-    """A budget after so many compactions, the last of them now."""
+    """Return a budget after this many compactions, the last of them now."""
     budget = FRESH
     for number in reversed(range(times)):
         budget = budgets.record_success(budget, now - number * apart)

@@ -114,7 +114,7 @@ def test_conversation_is_created_with_its_first_message_and_its_route(db: Sessio
         assert (receipt.seq, receipt.session_id, receipt.duplicate) == (1, "new", duplicate)
     session = db.get_session("new")
     assert (session.source, session.model, session.title, session.owner) == ("chat", "m", "A title", "me")
-    assert db.route("chat:42") == types.Route("chat:42", "new", 1)
+    assert db.route("chat:42") == types.Route("chat:42", "new", 1, "me")
     minted = {db.append_message(None, role="user", create=NewConversation(source="s")).session_id for _ in range(3)}
     assert len(minted) == 3
     assert (

@@ -124,6 +124,19 @@ def test_racing_puts_and_collections_leave_both_file_and_row_or_neither(db: Sess
         assert read_blob(db, digest) == PICTURE
 
 
+def test_references_of_a_conversation_include_those_of_its_origin_up_to_the_branch(db: SessionDB) -> None:
+    shared, later, own, foreign = (db.blobs.put(each).digest for each in (b"1", b"2", b"3", b"4"))
+    for name in ("talk", "other"):
+        conversations.begin(db, name)
+    attach(db, "talk", shared)
+    db.branch("talk", branch_id="branch")
+    for name, digest in (("talk", later), ("branch", own), ("other", foreign)):
+        attach(db, name, digest)
+    digests = (shared, later, own, foreign)
+    assert [db.blobs.referenced_by("branch", each) for each in digests] == [True, False, True, False]
+    assert [db.blobs.referenced_by("talk", each) for each in digests] == [True, True, False, False]
+
+
 @pytest.mark.parametrize("how", ["delete", "redact"])
 def test_blob_named_by_removed_messages_only_is_scrubbed_at_once(db: SessionDB, how: str) -> None:
     mine, shared = db.blobs.put(PICTURE).digest, db.blobs.put(b"shared").digest

@@ -1,4 +1,4 @@
-"""Branches: conversations of their own that read another up to a point, at any depth."""
+"""Branches: conversations that include another one up to a point, at any depth."""
 
 from __future__ import annotations
 

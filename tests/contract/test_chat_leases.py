@@ -11,28 +11,28 @@ from tests.support.conversations import Clock
 
 
 def test_lease_has_one_holder_until_it_is_released(db: SessionDB) -> None:
-    lease = db.mail.acquire_chat_lease("k", 30.0, "me")
+    lease = db.mail.acquire_chat_lease("k", holder="me")
     with pytest.raises(errors.Busy) as busy:
-        db.mail.acquire_chat_lease("k", 30.0, "other")
+        db.mail.acquire_chat_lease("k", holder="other")
     assert (busy.value.holder, busy.value.expires_in) == ("me", 30.0)
-    assert db.mail.acquire_chat_lease("another", 30.0, "other").token == lease.token
+    assert db.mail.acquire_chat_lease("another", holder="other").token == lease.token
     assert db.mail.release_chat_lease(lease)
     assert not db.mail.release_chat_lease(lease)
-    assert db.mail.acquire_chat_lease("k", 30.0, "other").token == lease.token + 1
+    assert db.mail.acquire_chat_lease("k", holder="other").token == lease.token + 1
     with pytest.raises(errors.LeaseLost):
         db.mail.renew_chat_lease(lease)
 
 
 def test_expired_lease_is_held_until_it_is_taken_over(db: SessionDB, clock: Clock) -> None:
-    late = db.mail.acquire_chat_lease("k", 30.0, "me")
+    late = db.mail.acquire_chat_lease("k", holder="me")
     clock.advance(60)
     db.mail.renew_chat_lease(late)
     clock.advance(29)
     with pytest.raises(errors.Busy):
-        db.mail.acquire_chat_lease("k", 30.0, "other")
+        db.mail.acquire_chat_lease("k", holder="other")
     clock.advance(1)
     assert [(held.holder, held.state) for held in db.mail.chat_leases()] == [("me", "expired")]
-    taken = db.mail.acquire_chat_lease("k", 30.0, "other")
+    taken = db.mail.acquire_chat_lease("k", holder="other")
     with pytest.raises(errors.LeaseLost):
         db.mail.renew_chat_lease(late)
     assert taken.token == late.token + 1

@@ -87,7 +87,7 @@ def test_messages_are_found_by_key_prefix_and_by_conversation(db: SessionDB) -> 
     assert (found.key, db.mail.last_inbound("talk", "near")) == ("d", None)
     (moved,) = mail.came(db, "2", chat="2", address={"chat": 2}, route="another")
     db.mail.settle_inbound(None, moved.id, "ignored", conversation_id=conversations.compact(db, "talk", 1).id)
-    assert db.mail.last_chat("talk") == ("far", "2", {"chat": 2}, "another")
+    assert db.mail.last_chat("talk") == ("far", "2", {"chat": 2}, "another", "7", "", None)
     assert db.mail.last_chat("terminal") is None
 
 

@@ -146,7 +146,7 @@ OUTGOING = [
     mail.reply(**wrong)
     for wrong in (
         {"platform": ""}, {"chat": ""}, {"address": None}, {"kind": "shout"}, {"text": 5}, {"text": "\ud800"},
-        {"seq": -1}, {"attachments": [5]},
+        {"seq": -1}, {"attachments": [5]}, {"attachments": ["a" * 64], "file_names": {"a" * 64: "\n"}},
     )
 ]  # fmt: skip
 PROCESSES = [

@@ -26,9 +26,9 @@ def test_lease_carries_the_snapshot_of_its_acquisition(db: SessionDB) -> None:
     assert (lease.snapshot.last_seq, db.leases()[0].snap_seq) == (2, 2)
 
 
-def test_expired_lease_is_taken_over(db: SessionDB, clock: Clock) -> None:
+def test_lease_lasts_30_seconds_by_default_and_is_taken_over_then(db: SessionDB, clock: Clock) -> None:
     conversations.begin(db, "talk")
-    old = db.acquire_lease("talk", "compact", "one", 30)
+    old = db.acquire_lease("talk", "compact", "one")
     clock.advance(29.9)
     with pytest.raises(errors.Busy):
         db.acquire_lease("talk", "compact", "two")

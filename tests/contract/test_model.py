@@ -60,7 +60,7 @@ class Store(stateful.RuleBasedStateMachine):
         return f"s{self.minted}"
 
     def talk(self, pick: int, wanted: Callable[[store_model.Talk], object] = bool) -> store_model.Talk:
-        """One of the conversations; most often one in which the step has something to do."""
+        """Return a conversation, most often one to which the step applies."""
         fitting = [talk for talk in self.talks if wanted(talk)]
         choice = fitting if fitting and pick % 5 else self.talks
         self.touched = choice[pick // 5 % len(choice)]
@@ -344,7 +344,7 @@ class Store(stateful.RuleBasedStateMachine):
         self.open()
 
     @stateful.invariant()
-    def store_is_what_the_model_says(self) -> None:
+    def store_equals_the_model(self) -> None:
         self.steps += 1
         now_and_then = self.steps % 8 == 0
         for talk in self.talks:

@@ -52,12 +52,13 @@ def test_questions_are_listed_newest_first(db: SessionDB) -> None:
 
 
 def test_every_attempt_is_counted_with_and_without_a_lease(db: SessionDB) -> None:
-    sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64]), key="k")
+    names = {"b" * 64: "plan é.pdf"}
+    sent = db.mail.post(mail.reply(attachments=["a" * 64, "b" * 64], file_names=names), key="k")
     leases = [db.mail.acquire_chat_lease("out:far:1", holder="me"), None]
     begun = [db.mail.begin_sending(lease, sent.id) for lease in leases]
-    assert [(each.attempts, each.text, each.attachments) for each in begun if each] == [
-        (1, "a reply", ["a" * 64, "b" * 64]),
-        (2, "a reply", ["a" * 64, "b" * 64]),
+    assert [(each.attempts, each.text, each.attachments, each.file_names) for each in begun if each] == [
+        (1, "a reply", ["a" * 64, "b" * 64], names),
+        (2, "a reply", ["a" * 64, "b" * 64], names),
     ]
     # The delivery counts though another process took the lease over.
     db.mail.acquire_chat_lease("out:far:1", holder="me")

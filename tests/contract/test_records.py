@@ -1,4 +1,4 @@
-"""Memories, permissions and processes: records beside the conversations, deleted and redacted with them."""
+"""Memories, permissions and processes: records linked to conversations, deleted and redacted with them."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Playing:
 
 
 def invalid(messages: Sequence[types.Message]) -> list[str]:
-    """What a strict provider would refuse: results not next to their calls, calls without results, a wrong start."""
+    """Return the errors of a strict provider: results not next to their calls, calls without results, a wrong start."""
     found, open_calls = [], set[str]()
     if messages and messages[0].role != "user":
         found.append("does not begin with the user")
@@ -113,7 +113,7 @@ def take(db: SessionDB, conversation: str, uid: str, die_while: str = "", **give
 
 
 def take_turn(stage: zygote.Stage) -> dict[str, Any]:
-    """A turn in a process of its own."""
+    """A turn in a separate process."""
     args = stage.args
     result = take(stage.open(), args["conversation"], args["uid"], args.get("die_while", ""))
     return {"exit": result.exit_reason, "answer": result.final_response, "session": result.session_id}
@@ -136,7 +136,7 @@ class Echo:
 
 
 def take_turns(stage: zygote.Stage) -> list[str]:
-    """Many turns of one process in a conversation that others talk in as well; what it was answered."""
+    """Take many turns in a conversation that other processes use as well; return the answers."""
 
     async def chatting() -> list[str]:
         async with AsyncSessionDB(stage.open()) as db:
@@ -158,10 +158,10 @@ class Brief:
         return "In short. " + " ".join(request.must_keep)
 
 
-def fill(db: Any, conversation: str, exchanges: int, begin: int = 0) -> None:
+def fill(db: Any, conversation: str, exchanges: int, begin: int = 0, owner: str = "") -> None:
     for number in range(begin, begin + exchanges):
         asked = f"Question {number}: what about pier {number}? " + "It is windy there. " * 8
-        create = types.NewConversation(source="fault")
+        create = types.NewConversation(source="fault", owner=owner)
         db.append_message(conversation, role="user", content=asked, uid=f"q{number}", create=create)
         db.append_message(conversation, role="assistant", content=f"Answer {number}. " + "Boats stay in. " * 8)
 
@@ -203,7 +203,7 @@ def compact_or_append(stage: zygote.Stage) -> dict[str, Any]:
 
 
 def compaction_problems(db: SessionDB, conversation: str, said: Sequence[str]) -> list[str]:
-    """What is lost, forked or broken after agents compacted while others wrote."""
+    """Return the losses, forks and violations after agents compacted while other processes wrote."""
     found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
     logged = [message.uid for message in db.transcript(conversation)]
     found += [f"{uid} is in the log {logged.count(uid)} times" for uid in said if logged.count(uid) != 1]
@@ -270,7 +270,7 @@ def deliver_notice(stage: zygote.Stage) -> bool:
 
 
 def notice_problems(db: SessionDB, conversation: str) -> list[Any]:
-    """What is not as it should be when a notice was delivered: once in the log, answered once, settled."""
+    """Return the problems of a delivered notice: it is in the log once, answered once and settled."""
     said = [(each.role, content_parts.text(each.content)) for each in db.transcript(conversation)[2:]]
     found: list[Any] = [] if said == [("user", NOTICE), ("assistant", f"re {NOTICE}")] else [said]
     found += [each.key for each in db.mail.inbox_entries(conversation)]

@@ -89,7 +89,7 @@ def summarize(context: types.Context, cut_seq: int) -> str:
 
 
 def covered(summary: str | None) -> set[int] | None:
-    """What a summary stands for; None when it does not say."""
+    """Return the seqs that a summary covers; None if it does not name them."""
     if summary is None or not summary.startswith(COVERS):
         return None
     return {int(seq) for seq in summary.removeprefix(COVERS).split(",") if seq}

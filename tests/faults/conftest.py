@@ -1,4 +1,4 @@
-"""What all fault tests share: a zygote per worker, and a folder in memory per test."""
+"""Fixtures of the fault tests: a zygote per worker, and a folder in memory per test."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def step_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
         shim.arm(stage.args["at"], stage.args["how"])
         error = _failure(lambda: step.run(db, stage.args))
         touches, while_full = shim.count, steps.observe(db, c)
-        shim.mend()
+        shim.repair()
         if step.again or while_full != stage.args["done"]:
             step.run(db, stage.args)
         after = steps.observe(db, c)
@@ -45,7 +45,7 @@ def create_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
     shim.arm(stage.args["at"], stage.args["how"])
     error = _failure(lambda: _closed(stage.open()))
     touches = shim.count
-    shim.mend()
+    shim.repair()
     with stage.open() as db:
         steps.begin(db, "c", 1)
     return {"error": error, "touches": touches}
@@ -101,7 +101,7 @@ def _say(db: SessionDB, times: int) -> None:
 
 def _make_room(stage: zygote.Stage, hard: int, shim: faulty_disk.Disk | None) -> None:
     if shim is not None:
-        shim.mend()
+        shim.repair()
     elif "limit" in stage.args:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     else:
@@ -118,7 +118,7 @@ def _failure(call: Callable[[], Any]) -> str | None:
 
 
 def sweep(attempt: Callable[[int], dict[str, Any]], every: int = 1) -> Errors:
-    """Fail at the first touch of the disk, at every so many-th after it, … until the work needs no more; the errors."""
+    """Fail at the first disk access, at every n-th after it, … until the work needs no more; return the errors."""
     found: Errors = []
     while True:
         at = len(found) * every

@@ -30,7 +30,7 @@ Written = dict[str, dict[str, Any]]
 
 
 def populate(db: SessionDB, number: int) -> None:
-    """One conversation with every kind of row; long texts lie on pages of their own."""
+    """Create a conversation with every kind of row; long texts are on separate pages."""
     c = f"talk {number}"
     db.create_session(c, source="fault", model="m", title=f"title of {c}")
     for seq in range(1, 25):
@@ -83,7 +83,7 @@ class Bench:
                 populate(db, number)
             assert db.admin.fsck().ok
             (folder / "written.json").write_text(json.dumps([written(db), contents(db)]))
-            # Another process may copy what is open here; this one may not even open it.
+            # Another process may copy the open file; this one may not even open it.
             assert os.system(f"cp {path} {folder}/main && cp {path}-wal {folder}/log") == 0
         self.main, self.log = (folder / "main").read_bytes(), (folder / "log").read_bytes()
 
@@ -98,7 +98,7 @@ class Bench:
         shutil.rmtree(folder)
         if outcome.state != "exited" or outcome.error:
             return [f"{kind}: {outcome.state} {outcome.error}"]
-        # A log that is gone, or ends early, leaves no trace of what it held.
+        # A log that is missing, or ends early, leaves no trace of its content.
         silent = SILENT if kind in ("the log gone", "the log cut") else "\0"
         return [f"{kind}: {each}" for each in outcome.value if silent not in each]
 
@@ -156,7 +156,7 @@ def damage(chance: random.Random, main: bytes, log: bytes) -> tuple[str, bytes, 
 
 
 def run_trials(bench: Bench, chance: random.Random, count: int) -> list[str]:
-    """The problems found in so many damaged stores, with the seed of each."""
+    """Return the problems found in this many damaged stores, with the seed of each."""
     seeds = [chance.getrandbits(32) for _ in range(count)]
     return [
         f"seed {seed}: {problem}"
@@ -171,7 +171,7 @@ def run_flips(bench: Bench, chance: random.Random, count: int) -> list[str]:
 
 
 def examine(stage: zygote.Stage) -> list[str]:
-    """A task: the problems with what is read and with what is salvaged."""
+    """A task: return the problems of reading and of salvaging."""
     # A damaged file may send a reader round in circles: then this child ends, and that is the finding.
     resource.setrlimit(resource.RLIMIT_AS, (ENOUGH_MEMORY, ENOUGH_MEMORY))
     signal.alarm(ENOUGH_SECONDS)
@@ -239,7 +239,7 @@ def _compare(should: Written, have: Written, report: reports.SalvageReport) -> l
     for c, messages in have.items():
         for seq, said in messages.items():
             if said[0] == f"lost-{seq}":
-                # A branch shows what was lost of its origin.
+                # A branch shows the lost messages of its origin.
                 if not {(c, int(seq)), (c.removesuffix(" branch"), int(seq))} & listed:
                     wrong.append(f"salvaged: message {seq} of {c!r} is lost and not listed")
             elif should.get(c, {}).get(seq) != said:

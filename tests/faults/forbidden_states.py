@@ -72,14 +72,14 @@ def _say(db: SessionDB, c: str, upto: int) -> None:
         db.append_message(c, role="user", content=f"message {number}", uid=f"{c}:{number}")
 
 
-def _message(conversation: int, seq: int, session: int, uid: str = "new", verb: str = "INSERT") -> str:
+def add_message(conversation: int, seq: int, session: int, uid: str = "new", verb: str = "INSERT") -> str:
     return (
         f"{verb} INTO messages (id, session, uid, role, at, body, digest) "
         f"VALUES (({conversation} << 32) + {seq}, {session}, '{uid}', 'user', 1.0, '{{}}', zeroblob(16))"
     )
 
 
-def _session(conversation: int, ordinal: int, parent: str, first_seq: int, id: str = "new", live: str = "1") -> str:
+def add_session(conversation: int, ordinal: int, parent: str, first_seq: int, id: str = "new", live: str = "1") -> str:
     ended = "NULL, NULL, NULL" if live == "1" else f"1.0, 'done', {first_seq - 1}"
     return (
         "INSERT INTO sessions (conversation, ordinal, id, parent, live, source, started_at, first_seq,"
@@ -88,14 +88,14 @@ def _session(conversation: int, ordinal: int, parent: str, first_seq: int, id: s
     )
 
 
-def _end(conversation: int, ordinal: int, last_seq: int) -> str:
+def end(conversation: int, ordinal: int, last_seq: int) -> str:
     return (
         f"UPDATE sessions SET live = NULL, ended_at = 1.0, end_reason = 'compression', last_seq = {last_seq}"
         f" WHERE conversation = {conversation} AND ordinal = {ordinal}"
     )
 
 
-def _compaction(conversation: int, epoch: int, session: int, base: str, cut: int, seen: int, token: str) -> str:
+def add_compaction(conversation: int, epoch: int, session: int, base: str, cut: int, seen: int, token: str) -> str:
     return (
         "INSERT INTO compactions (conversation, epoch, base_epoch, session, cut_seq, seen_seq, token, body, at)"
         f" VALUES ({conversation}, {epoch}, {base}, {session}, {cut}, {seen}, {token}, '{{}}', 1.0)"
@@ -106,20 +106,20 @@ def _rotated(base: str = "3", cut: int = 4, seen: int = 6, token: str = "2", epo
     """A compaction of `a` in all its parts, with one of them as given."""
     return "; ".join(
         (
-            _end(A, 2, 6),
-            _session(A, 3, "2", 7),
-            _compaction(A, epoch, 3, base, cut, seen, token),
+            end(A, 2, 6),
+            add_session(A, 3, "2", 7),
+            add_compaction(A, epoch, 3, base, cut, seen, token),
             f"UPDATE conversations SET epoch = 7, head = 3, compaction_epoch = {epoch} WHERE key = {A}",
         )
     )
 
 
-def _conversation(id: str = "new", epoch: int = 1, last_seq: int = 0, fork: str = "NULL, NULL, NULL, NULL") -> str:
+def add_conversation(id: str = "new", epoch: int = 1, last_seq: int = 0, fork: str = "NULL, NULL, NULL, NULL") -> str:
     return (
         "INSERT INTO conversations (key, id, source, created_at, head, live, epoch, last_seq,"
         " forked_from, forked_at, forked_epoch, origin)"
         f" VALUES (9, '{id}', 'test', 1.0, 1, 1, {epoch}, {last_seq}, {fork}); "
-    ) + _session(9, 1, "NULL", last_seq + 1, id)
+    ) + add_session(9, 1, "NULL", last_seq + 1, id)
 
 
 def _set(table: str, change: str, where: str) -> str:
@@ -135,7 +135,7 @@ def _updates(changes: dict[tuple[str, str], str]) -> dict[str, str]:
     }
 
 
-def _moved(change: str, key: int = A) -> str:
+def move(change: str, key: int = A) -> str:
     return _set("conversations", f"{change}, epoch = epoch + 1", f"key = {key}")
 
 
@@ -180,7 +180,7 @@ def _arrival(**other: Any) -> str:
 
 
 def _outgoing(**other: Any) -> str:
-    """A row of its own, or (with a part) one more of the reply to the first arrival."""
+    """Insert an outgoing message, or (with a part) another part of the reply to the first inbound message."""
     values = {"platform": "'far'", "chat": "'1'", "address": "'{}'", "kind": "'reply'", "body": "'{}'", "due_at": "1.0"}
     at = f"(SELECT settled_at FROM arrivals WHERE id = {other.get('arrival', 1)})" if "part" in other else "1.0"
     return _insert("outbox", {**values, "at": at, **other})
@@ -208,11 +208,11 @@ LEASE = "INSERT INTO leases (conversation, purpose, token, holder, expires, boot
 OPEN_A, ENDED_A, ENDED_B = (f"conversation = {c} AND ordinal = {o}" for c, o in ((A, 2), (A, 1), (B, 1)))
 REDACTED, LAST_OF_A, FIRST_OF_B = (f"id = ({c} << 32) + {s}" for c, s in ((A, 1), (A, 6), (B, 1)))
 
-# Else each state made from these would be refused for a reason of its own making.
+# Otherwise each state made from these would be refused for another reason.
 ALLOWED = [
     _rotated(),
-    _conversation("other", last_seq=2, fork=f"'e', 2, NULL, {E}"),
-    _message(E, 4, 1),
+    add_conversation("other", last_seq=2, fork=f"'e', 2, NULL, {E}"),
+    add_message(E, 4, 1),
     f"{BUDGET} ({E}, 1, 'u', '{SPENT}')",
     f"{MEMORY} ('o', 'x', 1.0, 1.0, {E})",
     f"{INBOX} ({A}, 'n', 'notice', 't', 1.0, NULL, NULL, NULL)",
@@ -227,7 +227,7 @@ ALLOWED = [
     f"DELETE FROM pins WHERE conversation = {B}",
     _set("audit", "ended_at = 1.0, ok = 0", "id = 2"),
     _set("audit", "summary = '', redacted_at = 1.0", "id = 1"),
-    _session(B, 2, "1", 3, id="b-1") + "; " + _moved("head = 2, live = 1", B),
+    add_session(B, 2, "1", 3, id="b-1") + "; " + move("head = 2, live = 1", B),
     _arrival(),
     _set("arrivals", "attempts = 1, target = 'm'", "id = 5"),
     _settled("id = 5", conversation=str(M)),
@@ -293,33 +293,33 @@ _VISIBLE_CHANGES = {
 }
 
 VISIBLE = {
-    "two live sessions": _session(A, 3, "2", 7),
-    "second continuation": _session(A, 2, "1", 5),
-    "continuation that skips its parent": _session(A, 4, "3", 7),
-    "continuation of an older session": f"{_end(A, 2, 6)}; {_session(A, 3, '1', 7)}; {_moved('head = 3')}",
-    "continuation without a parent": f"{_end(A, 2, 6)}; {_session(A, 3, 'NULL', 7)}; {_moved('head = 3')}",
-    "live session under an ended conversation": _session(B, 2, "1", 3),
-    "session born ended": _session(B, 2, "1", 3, live="NULL"),
-    "session of no conversation": _session(77, 1, "NULL", 1),
-    "continuation that begins elsewhere": f"{_session(B, 2, '1', 9)}; {_moved('head = 2, live = 1', B)}",
-    "session id used twice": f"{_session(B, 2, '1', 3, id='a')}; {_moved('head = 2, live = 1', B)}",
-    "deleted session id used again": f"{_session(B, 2, '1', 3, id='d')}; {_moved('head = 2, live = 1', B)}",
-    "conversation reopened without a session": _moved("live = 1", B),
-    "open conversation with an ended head": _end(A, 2, 6),
-    "ended conversation with a live head": _moved("live = NULL"),
-    "session that ends beyond the log": f"{_end(A, 2, 99)}; {_moved('live = NULL')}",
-    "session that ends before its last message": f"{_end(A, 2, 5)}; {_moved('live = NULL')}",
+    "two live sessions": add_session(A, 3, "2", 7),
+    "second continuation": add_session(A, 2, "1", 5),
+    "continuation that skips its parent": add_session(A, 4, "3", 7),
+    "continuation of an older session": f"{end(A, 2, 6)}; {add_session(A, 3, '1', 7)}; {move('head = 3')}",
+    "continuation without a parent": f"{end(A, 2, 6)}; {add_session(A, 3, 'NULL', 7)}; {move('head = 3')}",
+    "live session under an ended conversation": add_session(B, 2, "1", 3),
+    "session born ended": add_session(B, 2, "1", 3, live="NULL"),
+    "session of no conversation": add_session(77, 1, "NULL", 1),
+    "continuation that begins elsewhere": f"{add_session(B, 2, '1', 9)}; {move('head = 2, live = 1', B)}",
+    "session id used twice": f"{add_session(B, 2, '1', 3, id='a')}; {move('head = 2, live = 1', B)}",
+    "deleted session id used again": f"{add_session(B, 2, '1', 3, id='d')}; {move('head = 2, live = 1', B)}",
+    "conversation reopened without a session": move("live = 1", B),
+    "open conversation with an ended head": end(A, 2, 6),
+    "ended conversation with a live head": move("live = NULL"),
+    "session that ends beyond the log": f"{end(A, 2, 99)}; {move('live = NULL')}",
+    "session that ends before its last message": f"{end(A, 2, 5)}; {move('live = NULL')}",
     "ended session deleted": f"DELETE FROM sessions WHERE {ENDED_A}",
     "head deleted": f"DELETE FROM sessions WHERE {OPEN_A}",
     "session replaced": (
         "INSERT OR REPLACE INTO sessions (conversation, ordinal, id, live, source, started_at, first_seq)"
         f" VALUES ({E}, 1, 'other', 1, 'test', 1.0, 1)"
     ),
-    "conversation without a session": _conversation().partition("; ")[0],
-    "conversation born with messages it has not": _conversation(last_seq=5),
-    "conversation born before the first epoch": _conversation(epoch=0),
-    "head that does not exist": _moved("head = 3"),
-    "head that goes back": _moved("head = 1"),
+    "conversation without a session": add_conversation().partition("; ")[0],
+    "conversation born with messages it has not": add_conversation(last_seq=5),
+    "conversation born before the first epoch": add_conversation(epoch=0),
+    "head that does not exist": move("head = 3"),
+    "head that goes back": move("head = 1"),
     "deletion without tombstones": f"DELETE FROM conversations WHERE key = {E}",
     "deletion that leaves messages": (
         f"INSERT INTO tombstones SELECT id, 1.0 FROM sessions WHERE conversation = {E};"
@@ -329,29 +329,29 @@ VISIBLE = {
         "INSERT OR REPLACE INTO conversations (key, id, source, created_at, head, live, epoch, last_seq)"
         f" VALUES ({E}, 'e', 'test', 1.0, 1, 1, 1, 0)"
     ),
-    "branch from beyond its origin": _conversation(last_seq=9, fork=f"'e', 9, NULL, {E}"),
-    "branch from nowhere": _conversation(last_seq=2, fork="'x', 2, NULL, 77"),
-    "branch without an origin": _conversation(last_seq=2, fork="'e', 2, NULL, NULL"),
-    "branch from no session of its origin": _conversation(last_seq=2, fork=f"'b', 2, NULL, {E}"),
-    "branch of itself": _conversation(last_seq=2, fork="'new', 2, NULL, 9"),
-    "branch on an unknown compaction": _conversation(last_seq=2, fork=f"'a', 2, 77, {A}"),
-    "branch on a compaction that saw more": _conversation(last_seq=2, fork=f"'a', 2, 3, {A}"),
+    "branch from beyond its origin": add_conversation(last_seq=9, fork=f"'e', 9, NULL, {E}"),
+    "branch from nowhere": add_conversation(last_seq=2, fork="'x', 2, NULL, 77"),
+    "branch without an origin": add_conversation(last_seq=2, fork="'e', 2, NULL, NULL"),
+    "branch from no session of its origin": add_conversation(last_seq=2, fork=f"'b', 2, NULL, {E}"),
+    "branch of itself": add_conversation(last_seq=2, fork="'new', 2, NULL, 9"),
+    "branch on an unknown compaction": add_conversation(last_seq=2, fork=f"'a', 2, 77, {A}"),
+    "branch on a compaction that saw more": add_conversation(last_seq=2, fork=f"'a', 2, 3, {A}"),
     "origin deleted under its branch": f"DELETE FROM conversations WHERE key = {A}",
-    "gap in the log": _message(A, 8, 2),
-    "message before the first": _message(A, 0, 2),
-    "message before the fork point": _message(BRANCH, 3, 1),
-    "uid used twice": _message(A, 7, 2, uid="a:2"),
-    "empty uid": _message(A, 7, 2, uid=""),
-    "message in an ended session": _message(B, 3, 1),
-    "message in an older session": _message(A, 7, 1),
-    "message in a session that does not exist": _message(A, 7, 9),
-    "message of no conversation": _message(77, 1, 1),
-    "message of an unknown role": _message(A, 7, 2).replace("'user'", "'robot'"),
-    "message without a digest": _message(A, 7, 2).replace("zeroblob(16)", "zeroblob(0)"),
+    "gap in the log": add_message(A, 8, 2),
+    "message before the first": add_message(A, 0, 2),
+    "message before the fork point": add_message(BRANCH, 3, 1),
+    "uid used twice": add_message(A, 7, 2, uid="a:2"),
+    "empty uid": add_message(A, 7, 2, uid=""),
+    "message in an ended session": add_message(B, 3, 1),
+    "message in an older session": add_message(A, 7, 1),
+    "message in a session that does not exist": add_message(A, 7, 9),
+    "message of no conversation": add_message(77, 1, 1),
+    "message of an unknown role": add_message(A, 7, 2).replace("'user'", "'robot'"),
+    "message without a digest": add_message(A, 7, 2).replace("zeroblob(16)", "zeroblob(0)"),
     "last message deleted": f"DELETE FROM messages WHERE {LAST_OF_A}",
     "first message deleted": f"DELETE FROM messages WHERE {FIRST_OF_B}",
-    "message replaced by its number": _message(A, 6, 2, verb="INSERT OR REPLACE"),
-    "message replaced by its uid": _message(A, 7, 2, uid="a:2", verb="INSERT OR REPLACE"),
+    "message replaced by its number": add_message(A, 6, 2, verb="INSERT OR REPLACE"),
+    "message replaced by its uid": add_message(A, 7, 2, uid="a:2", verb="INSERT OR REPLACE"),
     "compaction that saw beyond the log": _rotated(seen=9),
     "cut beyond what was seen": _rotated(cut=6, seen=5),
     "cut before the one it stands on": _rotated(cut=1),
@@ -361,15 +361,15 @@ VISIBLE = {
     "token that goes back": _rotated(token="0"),
     "compaction on an unknown one": _rotated(base="5"),
     "compaction that jumps an epoch": _rotated(epoch=8),
-    "compaction without a continuation": _compaction(E, 2, 1, "NULL", 1, 2, "NULL"),
-    "compaction in a session that does not exist": _compaction(A, 7, 3, "3", 4, 6, "2"),
-    "compaction of no conversation": _compaction(77, 2, 2, "NULL", 0, 0, "NULL"),
-    "second compaction of one session": _compaction(A, 7, 2, "3", 4, 4, "2"),
+    "compaction without a continuation": add_compaction(E, 2, 1, "NULL", 1, 2, "NULL"),
+    "compaction in a session that does not exist": add_compaction(A, 7, 3, "3", 4, 6, "2"),
+    "compaction of no conversation": add_compaction(77, 2, 2, "NULL", 0, 0, "NULL"),
+    "second compaction of one session": add_compaction(A, 7, 2, "3", 4, 4, "2"),
     "compaction deleted": f"DELETE FROM compactions WHERE conversation = {A}",
-    "context on an unknown compaction": _moved("compaction_epoch = 5"),
-    "context on a compaction to come": _moved("compaction_epoch = 99"),
-    "redo of an unknown compaction": _moved("redo_epoch = 5"),
-    "redo of a compaction to come": _moved("redo_epoch = 99"),
+    "context on an unknown compaction": move("compaction_epoch = 5"),
+    "context on a compaction to come": move("compaction_epoch = 99"),
+    "redo of an unknown compaction": move("redo_epoch = 5"),
+    "redo of a compaction to come": move("redo_epoch = 99"),
     "hide beyond the log": f"{HIDE} ({A}, 6, 5, 99, NULL)",
     "hide before the log": f"{HIDE} ({A}, 6, 0, 2, NULL)",
     "hide that runs backwards": f"{HIDE} ({A}, 6, 4, 3, NULL)",
@@ -487,7 +487,7 @@ _INVISIBLE_CHANGES = {
 }
 
 INVISIBLE = {
-    "conversation ended without a new epoch": f"{_end(A, 2, 6)}; {_set('conversations', 'live = NULL', f'key = {A}')}",
+    "conversation ended without a new epoch": f"{end(A, 2, 6)}; {_set('conversations', 'live = NULL', f'key = {A}')}",
     "compaction that ignores the current one": _rotated(base="NULL"),
     "compaction of an old epoch": _rotated(epoch=6),
     "hide of an epoch gone by": f"{HIDE} ({A}, 5, 4, 5, NULL)",

@@ -32,7 +32,7 @@ OPERATIONS = ("gateway", "commit", *STORE_OPERATIONS)
 COMMAND = "/status"
 PATIENCE = 60.0
 NAMES = ("ann", "ben", "eve")
-# After so many kills new senders appear, so that conversations begin as well as continue.
+# After this many kills new senders appear, so that conversations begin as well as continue.
 GENERATION = 4
 
 
@@ -61,7 +61,7 @@ def read_sent(path: Path) -> list[Sent]:
 
 
 class FilePlatform(memory_platform.MemoryPlatform):
-    """A platform whose every message stands in a file."""
+    """A platform that writes every message to a file."""
 
     def __init__(self, db: AsyncSessionDB, path: str) -> None:
         super().__init__(PLATFORM)
@@ -181,9 +181,9 @@ class Story:
 
 
 def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str] = NAMES) -> int:
-    """So many processes one after the other, each killed at that point, the n-th time it comes there, under load.
+    """Start processes one after the other and kill each under load, the n-th time it reaches the point.
 
-    How many were. Who did not come there so often came to its end, and another is killed in its place.
+    Return the number of kills. A process that ends before it reaches the point so often is replaced by another.
     """
     done = lived = 0
     while done < kills:
@@ -211,10 +211,10 @@ def kill_everywhere(story: Story, kills: int) -> Iterator[str]:
         yield point
 
 
-def kill_one_of_two(story: Story, point: str, most: int) -> bool:
-    """Two at once, and every update comes in through both, in order; one of them may die, and the other ends its work.
+def kill_first_gateway(story: Story, point: str, most: int) -> bool:
+    """Run two gateways that both receive every update in order; the first may be killed, and the second continues.
 
-    Whether it died: it may have had nothing to do.
+    Return whether the first was killed: it may have had no work.
     """
     story.add("First", COMMAND, "Second", "Third")
     fault = {"points": OPERATIONS, "at": point, "hit": story.chance.randint(1, most)}

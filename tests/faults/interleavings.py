@@ -10,13 +10,14 @@ import msgspec
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker
+from tests.support import backends
 
 TTL = 30.0
 BATCH = 100
 
 
 def schedules(*counts: int) -> Iterator[tuple[int, ...]]:
-    """All orders of actors that each take so many steps: actor numbers, a multiset permutation."""
+    """Yield all orders of actors that each take this many steps: actor numbers, a multiset permutation."""
     if not any(counts):
         yield ()
         return
@@ -27,7 +28,7 @@ def schedules(*counts: int) -> Iterator[tuple[int, ...]]:
 
 
 class Model:
-    """Where the conversation must stand, and who must hold its lease."""
+    """The expected state of the conversation and the expected holder of its lease."""
 
     def __init__(self, stands: types.Conversation, now: float) -> None:
         self.now = now
@@ -52,7 +53,7 @@ class Model:
         return "done"
 
     def moves(self, *, live: bool | None = None, redo: bool | None = False) -> None:
-        """Whatever changes the view voids a redo; what only ends or resumes leaves it as it is (None)."""
+        """Begin the next epoch. A change of the view voids a redo; an end or a resume leaves it as it is (None)."""
         self.epoch += 1
         self.live = self.live if live is None else live
         self.redo = self.redo if redo is None else redo
@@ -198,7 +199,7 @@ def _hide(world: World) -> None:
 
 
 def _show(world: World) -> None:
-    """Refused exactly while the context stands on a compaction that was made without what was hidden."""
+    """Expect a refusal exactly while the current compaction was made without the hidden messages."""
     hidden = [hide for hide in world.db.hides(world.c) if hide.shown_epoch is None]
     if not hidden:
         return
@@ -269,6 +270,13 @@ LARGE = {
 }
 
 
+def distinct_schedules(actors: Sequence[Actor]) -> Iterator[tuple[int, ...]]:
+    """Yield all orders; the two compactors are alike, so of two orders that differ only in their names, one."""
+    for order in schedules(*(len(actor.actions) for actor in actors)):
+        if TWO not in actors or order.index(actors.index(ONE)) < order.index(actors.index(TWO)):
+            yield order
+
+
 class Result(NamedTuple):
     count: int
     problems: list[str]
@@ -278,7 +286,7 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_trigger
     """All schedules of these actors; the first few that went wrong, each with its order."""
     count, found, store = 0, list[str](), _Store(without_triggers)
     try:
-        for order in schedules(*(len(actor.actions) for actor in actors)):
+        for order in distinct_schedules(actors):
             found += store.play(actors, order)
             count += 1
             if len(found) >= stop_at:
@@ -290,14 +298,13 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_trigger
 
 
 def drop_triggers(db: SessionDB, names: Sequence[str]) -> None:
-    """So that a broken protocol can do its harm; with them the database would refuse it."""
+    """Drop triggers that would refuse the writes of a broken protocol."""
     for name in names:
         if db.driver.name == "sqlite":
-            db.driver._writer.execute(f"DROP TRIGGER {name}")  # type: ignore[attr-defined]
-            continue
-        with db.driver._transaction() as tx:  # type: ignore[attr-defined]
-            (table,) = tx.execute(TABLE_OF, (name,)).fetchone()
-            tx.execute(f"DROP TRIGGER {name} ON {table}")
+            backends.raw(db, f"DROP TRIGGER {name}")
+        else:
+            ((table,),) = backends.raw(db, TABLE_OF, name)
+            backends.raw(db, f"DROP TRIGGER {name} ON {table}")
 
 
 TABLE_OF = """

@@ -271,7 +271,7 @@ def remove(path: Path) -> None:
 
 
 def kill_creation(running: zygote.Zygote, folder: Path, check: Callable[[Path], object], every: int = 1) -> int:
-    """Kill a store's first creation before every so many-th write; how many kills there were."""
+    """Kill the creation of a store before every n-th write; return the number of kills."""
     count, outcome = 0, None
     while outcome is None or outcome.state == "killed":
         path = folder / f"{count * every}.db"

@@ -137,7 +137,7 @@ def holds_writer_queue(target: Path | str, clock: zygote.Clock) -> bool:
 
 
 class Call:
-    """A call in a thread of its own, which does not keep the test from failing when it hangs."""
+    """A call in a separate daemon thread, so that the test can fail if the call hangs."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call, self._outcome = call, queue.Queue[Any]()
@@ -155,7 +155,7 @@ class Call:
 
 
 class Load:
-    """Four writers and two compactors at one conversation, and each writer at one of its own, until the exit."""
+    """Run four writers and two compactors on one conversation, and each writer on a private one, until the exit."""
 
     def __init__(self, running: zygote.Zygote, address: str, through: str = "") -> None:
         self._running, self._address, self._through = running, address, through or address

@@ -34,7 +34,7 @@ Parts = dict[str, Any]
 
 
 def populate(db: SessionDB, folder: Path, seed: int) -> None:
-    """A store, an earlier backup of it, and what came after that backup; the history is of the seed's choosing."""
+    """Create a store, an earlier backup of it, and changes after that backup; the seed determines the history."""
     chance = random.Random(seed)
     for name in ("one", "two", "three"):
         _talk(db, name, chance)
@@ -86,7 +86,7 @@ def _others(db: SessionDB, chance: random.Random) -> None:
 
 
 def populate_folder(stage: zygote.Stage) -> None:
-    """A task: a folder whose last user closed the store, or died and left its log behind."""
+    """A task: create a folder whose last process closed the store, or died and left its log behind."""
     folder = Path(stage.path)
     with SessionDB(":memory:", clock=lambda: NOW) as other:
         forbidden_states.populate(other)
@@ -126,7 +126,7 @@ def _salvage(_: SessionDB | None, folder: Path) -> None:
 
 
 class Act(NamedTuple):
-    """What is done, the operations whose points count, and whether the marker must be in no file in the end.
+    """A task, the operations whose fault points count, and whether the marker must be in no file in the end.
 
     `piecemeal`: conversation after conversation, each of them wholly. `apart`: no process may have the store open.
     """
@@ -371,7 +371,7 @@ def kill_at_every_point(
 
 
 def kill_between_writes(stock: Stock, act: str, most: int) -> int:
-    """Kill before every write to the disk, or before so many of them; how many kills."""
+    """Kill before every write to the disk, or before some of them; return the number of kills."""
     course = stock.courses(act)[0]
     with _fresh(course.template) as folder:
         touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).value

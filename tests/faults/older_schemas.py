@@ -20,7 +20,7 @@ from tests.faults import kill_points, steps, zygote
 
 
 class Older(NamedTuple):
-    """What the older schema did not have yet, or had otherwise."""
+    """The objects that the older schema lacks or defines differently."""
 
     columns: tuple[tuple[str, str], ...] = ()
     tables: tuple[str, ...] = ()
@@ -33,7 +33,7 @@ ALL_TRIGGERS = tuple(re.findall(r"CREATE TRIGGER (\w+)", queries.schema("sqlite"
 
 ACTS = ("memories", "inbox", "processes", "grants", "audit", "pins")
 # What refers to others goes first.
-MAIL = ("outbox", "arrivals", "claims", "people", "strangers", "lockouts")
+MAIL = ("outbox", "arrivals", "claims", "people", "strangers", "lockouts", "links", "link_codes")
 OF_MAIL = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(MAIL)}) ", queries.schema("sqlite")))
 TAKES_MAIL = "conversation_redacts_its_mail"
 OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.schema("sqlite")))
@@ -140,7 +140,7 @@ def _table(sql: str, gone: list[str]) -> str:
 
 NEXT = SchemaPlan(
     format=2,
-    revision=10,
+    revision=SchemaPlan().revision,
     steps={
         2: [
             "ALTER TABLE routes ADD COLUMN label TEXT",
@@ -152,7 +152,7 @@ NEXT = SchemaPlan(
 
 
 def open_as_next_version(stage: zygote.Stage) -> None:
-    """What the next version does when it opens a store of this one."""
+    """Open the store as the next version does."""
     sqlite_driver.SqliteDriver(stage.path, plan=NEXT).close()
 
 

@@ -53,7 +53,7 @@ def _converse(db: SessionDB, shim: faulty_disk.Disk, life: int) -> None:
 
 
 def _correspond(db: SessionDB, shim: faulty_disk.Disk, key: str) -> None:
-    """A message comes in from outside, is answered, and the answer is sent: what is acknowledged on the way."""
+    """Receive a message, answer it and send the reply; record each acknowledgement."""
     arrival = steps.came(db, "c", key)
     shim.note(f"arrived {key}")
     taken = db.mail.begin_next_inbound(ROUTE, lambda waiting, _: (waiting[0].id, "c", ()))
@@ -87,15 +87,15 @@ class Moment(NamedTuple):
     number: int
     acknowledged: list[str]
     files: dict[str, bytes]
-    certain: bool  # nothing but what was synced
+    certain: bool  # only synced content
 
     def noted(self, verb: str) -> list[str]:
-        """What was acknowledged of one kind, in order."""
+        """Return the acknowledged writes of one kind, in order."""
         return [note.removeprefix(f"{verb} ") for note in self.acknowledged if note.startswith(f"{verb} ")]
 
 
 class _Files:
-    """What is surely on the disk, and what may be."""
+    """The synced content of each file, and the writes that may or may not be on the disk."""
 
     def __init__(self) -> None:
         self.synced: dict[str, bytearray] = {}
@@ -115,7 +115,7 @@ class _Files:
             self.pending.setdefault(touch.file, []).append(touch)
 
     def kept(self, chance: random.Random | None) -> dict[str, bytes]:
-        """Without chance, only what was synced; else also some of the rest."""
+        """Return the synced content; with chance, also some of the unsynced writes."""
         names = self.synced.keys() | self.pending.keys()
         return {name: bytes(self._with(name, self._survivors(name, chance))) for name in sorted(names)}
 
@@ -140,7 +140,7 @@ class _Files:
 
 
 def opened(moment: Moment, folder: Path) -> SessionDB:
-    """A store on such a disk."""
+    """A store on this disk."""
     folder.mkdir(mode=0o700)
     # The child may have called its store anything.
     for name, data in moment.files.items():
@@ -191,7 +191,7 @@ def _check_old_leases(db: SessionDB, moment: Moment) -> None:
 
 
 def last_moment(notes: Path) -> Moment:
-    """After all of it, with what was synced alone."""
+    """Yield the disk after all writes, with synced content only."""
     log, files = _noted(notes), _Files()
     last = max(number for number in range(len(log)) if _certain(log, number))
     for touch in log[: last + 1]:
@@ -228,6 +228,6 @@ def _noted(notes: Path) -> list[faulty_disk.Touch]:
 
 
 def _certain(log: Sequence[faulty_disk.Touch], number: int) -> bool:
-    """Whether this is worth a look with what was synced alone: that, or what was acknowledged, is new."""
+    """Return whether the synced content or the acknowledgements are new, so that a check is worthwhile."""
     kind = log[number].kind
     return kind in ("sync", "delete") or (kind != "note" and log[number - 1].kind == "note")

@@ -46,7 +46,7 @@ def _refused(call: Callable[[], Any], *expected: type[errors.HoldfastError]) -> 
 
 
 def _check_winner(db: SessionDB, number: int, results: Results) -> str:
-    """One of them won, and all other refusals name it."""
+    """Check that one process won, and that all refusals name it; return it."""
     (winner,) = [result for result in results if isinstance(result, str)]
     assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (len(results) - 1)
     return winner
@@ -69,7 +69,7 @@ def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
 
 
 def _check_compactions(db: SessionDB, number: int, results: Results) -> None:
-    # Nobody but compactors changes the head, so a process that had the lease in time could commit.
+    # Only compactors change the head, so a process that had the lease in time could commit.
     assert {"done"} <= set(results) <= {"done", "Busy", "sent"}, results
 
 
@@ -140,7 +140,7 @@ def _check_resumed(db: SessionDB, number: int, results: Results) -> None:
 
 
 def _begin_chat(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    """A chat's first message, received by all of them; each would begin a conversation of its own."""
+    """Let all processes receive the first message of a chat; each would begin another conversation."""
     mine = f"c{number}-{stage.index}"
     create = types.NewConversation(source="race", route=f"chat:{number}")
 

@@ -118,7 +118,7 @@ _everything = _prepare(
 
 
 def _acted(db: SessionDB, c: str) -> Args:
-    """A message that called, what the call did and started, and what came in and became it."""
+    """A message with a tool call, the records of the call, and the inbound message that it came from."""
     args, call = begin(db, c, 0), {"id": "call", "name": "start_process", "arguments": {"command": "make"}}
     db.append_message(c, role="assistant", tool_calls=[call], uid=f"{c}:1")
     db.mail.settle_inbox_entry(db.mail.add_inbox_entry(c, f"key of {c}", "came in").id, "completed", 1)
@@ -129,7 +129,7 @@ def _acted(db: SessionDB, c: str) -> Args:
 
 
 def came(db: SessionDB, c: str, key: str = "") -> types.InboundMessage:
-    """What came in on the route of a conversation."""
+    """Store an inbound message on the route of a conversation."""
     return arrived(db, c, key)[0]
 
 
@@ -174,7 +174,7 @@ def _worked(db: SessionDB, c: str) -> Args:
 
 
 def answer(db: SessionDB, claim: types.ChatLease, arrival: int, seq: int, c: str = "c") -> bool:
-    """What came in became this message, and was answered in two parts."""
+    """Settle an inbound message with its log entry and a reply in two parts."""
     where = {"seq": seq, "conversation_id": c, "outgoing": [_out(c, "one"), _out(c, "two")]}
     return db.mail.settle_inbound(claim, arrival, "answered", **where)
 
@@ -378,7 +378,7 @@ def _seen(db: SessionDB, name: str) -> Any:
 
 
 def _mail(db: SessionDB, c: str) -> list[Any]:
-    """What came in from outside and what goes out, but for numbers and times; who works on it; who is let in."""
+    """Return inbound and outbound messages without numbers and times, the chat leases and the contacts."""
     arrivals = [each for key in (c, f"{c}+") if (each := db.mail.inbound_by_key("far", key))]
     post = db.driver.read(lambda tx: tx.one("outgoing_by_key", key=f"post {c}"))
     sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)] + (
@@ -397,7 +397,7 @@ def _mail(db: SessionDB, c: str) -> list[Any]:
 
 
 def _inbox(db: SessionDB, c: str) -> list[Any]:
-    """What came in, settled or not: text, kind, outcome, message."""
+    """Return the inbox entries, open or settled: text, kind, outcome, message."""
     rows = [
         db.driver.read(lambda tx, key=key: tx.one("inbox_by_key", key=key)) for key in (f"key of {c}", f"process:{c}")
     ]

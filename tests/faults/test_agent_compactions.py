@@ -19,7 +19,7 @@ def begin_long(path: Path, conversation: str = "talk") -> None:
         agents.fill(db, conversation, 30)
 
 
-def test_one_of_many_processes_compacts_and_the_others_keep_their_context(zygote: zygotes.Zygote, place: Path) -> None:
+def test_exactly_one_process_compacts_and_the_others_keep_their_context(zygote: zygotes.Zygote, place: Path) -> None:
     path = place / "store.db"
     for round_ in range(3):
         conversation = f"talk{round_}"

@@ -216,7 +216,7 @@ def test_fsck_finds_the_state_in_tables_without_constraints(name: str, unconstra
     assert bool(found) == (name != "sound" and not ignored)
 
 
-CLOSED = f"{forbidden_states._end(1, 1, 120)}; {forbidden_states._moved('live = NULL', 1)}"
+CLOSED = f"{forbidden_states.end(1, 1, 120)}; {forbidden_states.move('live = NULL', 1)}"
 MEMORIES = "INSERT INTO memories (owner, text, at, updated_at) SELECT 'o', 'fact ' || i, 1.0, 1.0 FROM generate_series"
 RAISED = "UPDATE conversations SET fence = fence + 1 WHERE key = 1"
 DELETED = """
@@ -228,7 +228,7 @@ DELETED = """
 
 
 class Conflict(NamedTuple):
-    """What each of two writes, what was there before, and the words of the refusal."""
+    """Two conflicting writes, the state before them, and the words of the refusal."""
 
     name: str
     first: str
@@ -237,14 +237,14 @@ class Conflict(NamedTuple):
     before: str = ""
 
 
-MADE = forbidden_states._compaction(1, 2, 2, "NULL", 4, 6, "NULL")
+MADE = forbidden_states.add_compaction(1, 2, 2, "NULL", 4, 6, "NULL")
 
 
 def _compacted(id: str) -> str:
     return "; ".join(
         (
-            forbidden_states._end(1, 1, 120),
-            forbidden_states._session(1, 2, "1", 121, id),
+            forbidden_states.end(1, 1, 120),
+            forbidden_states.add_session(1, 2, "1", 121, id),
             MADE,
             "UPDATE conversations SET epoch = 2, head = 2, compaction_epoch = 2 WHERE key = 1",
         )
@@ -252,14 +252,19 @@ def _compacted(id: str) -> str:
 
 
 CONFLICTS = [
-    Conflict("a message behind the end", CLOSED, forbidden_states._message(1, 121, 1), "must belong to a live session"),
     Conflict(
-        "an end before the last message", forbidden_states._message(1, 121, 1), CLOSED, "must end at the last message"
+        "a message behind the end", CLOSED, forbidden_states.add_message(1, 121, 1), "must belong to a live session"
+    ),
+    Conflict(
+        "an end before the last message",
+        forbidden_states.add_message(1, 121, 1),
+        CLOSED,
+        "must end at the last message",
     ),
     Conflict(
         "one number for two",
-        forbidden_states._message(1, 121, 1),
-        forbidden_states._message(1, 121, 1, "v"),
+        forbidden_states.add_message(1, 121, 1),
+        forbidden_states.add_message(1, 121, 1, "v"),
         "messages_pkey",
     ),
     # The end of a session would wait as well, so the compaction comes first.
@@ -276,7 +281,7 @@ CONFLICTS = [
     Conflict(
         "a deleted id in use",
         DELETED,
-        forbidden_states._conversation("other").replace("'other', NULL", "'d', NULL"),
+        forbidden_states.add_conversation("other").replace("'other', NULL", "'d', NULL"),
         "cannot be reused",
     ),
     Conflict(
@@ -298,7 +303,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda conflict: conflict.name)
-def test_second_of_two_is_compared_with_what_the_first_left(conflict: Conflict, address: str) -> None:
+def test_second_writer_is_checked_against_the_commit_of_the_first(conflict: Conflict, address: str) -> None:
     with psycopg.connect(address) as first, psycopg.connect(address) as second, ThreadPoolExecutor(1) as pool:
         first.execute(conflict.before)
         first.commit()

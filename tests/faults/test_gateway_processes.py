@@ -55,13 +55,13 @@ LONGER_THAN_LEASES = 3600.0
 
 
 @both
-def test_one_of_two_gateways_finishes_the_turns_of_the_killed_one(
+def test_second_gateway_finishes_the_turns_of_a_killed_one(
     backend: backends.Backend, zygote: zygotes.Zygote, place: Path
 ) -> None:
     story, killed = new_story(zygote, backend, place, "pairs"), 0
     for step in gateway_processes.POINTS[::2]:
         # The one that is to die may find that the other does all the work.
-        killed += any(gateway_processes.kill_one_of_two(story, f"gateway.{step}", 1) for _ in range(TRIES))
+        killed += any(gateway_processes.kill_first_gateway(story, f"gateway.{step}", 1) for _ in range(TRIES))
         story.check()
     assert killed >= 2
 
@@ -118,8 +118,7 @@ def add(story: Story, text: str) -> None:
 
 def begin_long(story: Story) -> list[types.Route]:
     with SessionDB(story.target) as db:
-        db.create_session("talk", source="fault")
-        agent_processes.fill(db, "talk", EXCHANGES)
+        agent_processes.fill(db, "talk", EXCHANGES, owner=f"{gateway_processes.PLATFORM}:{CHAT}")
         db.bind_route(ROUTE, "talk", version=0)
         return db.routes()
 

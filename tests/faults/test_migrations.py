@@ -84,7 +84,7 @@ def test_next_open_completes_a_creation_killed_before_a_write(zygote: zygotes.Zy
 
 
 def _fresh(place: Path) -> Path:
-    """Where a store is to be, in a folder of its own."""
+    """Return the path of a new store in an empty folder."""
     folder = place / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
@@ -162,7 +162,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
         "DROP TRIGGER tombstone_is_immutable",
         "CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'newer'); END",
-        "UPDATE meta SET value = '11' WHERE key = 'schema_revision'",
+        "UPDATE meta SET value = '99' WHERE key = 'schema_revision'",
     ]
     connection = apsw.Connection(str(path))
     connection.execute(";".join(more))
@@ -175,7 +175,7 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
         assert older_schemas.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.admin.fsck().ok
-        assert db.admin.get_meta("schema_revision") == "11"
+        assert db.admin.get_meta("schema_revision") == "99"
     connection = apsw.Connection(str(path))
     assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
     connection.close()
@@ -191,7 +191,7 @@ def test_older_version_deletes_a_conversation_with_rows_it_does_not_know(place: 
     with kill_points.hooked(statements.append):
         older.write("delete", lambda tx: deletion.delete(tx, "c", 1.0))
     older.close()
-    # It has no query for what came later, and none was needed.
+    # It has no query for later objects, and needs none.
     known = ("budget", "inbox", "inbound", "process", "audit", "grant", "pin_", "pins")
     assert not any(word in point for point in statements for word in known)
     with SessionDB(path) as db:

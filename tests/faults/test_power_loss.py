@@ -18,7 +18,7 @@ def _lived(durability: str, zygote: zygotes.Zygote, place: Path, **how: int) -> 
     return notes
 
 
-def test_what_was_acknowledged_survives_power_loss_and_old_tokens_are_good_for_nothing(
+def test_acknowledged_writes_survive_power_loss_and_old_tokens_write_nothing(
     zygote: zygotes.Zygote, place: Path
 ) -> None:
     notes, count = _lived("power-loss", zygote, place), 0
@@ -47,7 +47,7 @@ def test_weaker_durability_loses_only_the_newest(zygote: zygotes.Zygote, place: 
 
 
 def test_sync_that_failed_once_costs_nothing_acknowledged_later(zygote: zygotes.Zygote, place: Path) -> None:
-    """The disk says no, and then yes: what it lost meanwhile must not lie under what is acknowledged next."""
+    """A sync fails, and the next one succeeds: later acknowledged writes must not depend on the lost ones."""
     healthy = place / "healthy"
     healthy.mkdir(mode=0o700)
     holes = power.syncs_of_the_log(_lived("power-loss", zygote, healthy))

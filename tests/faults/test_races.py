@@ -18,7 +18,7 @@ ROUNDS = {"sqlite": 20, "postgres": 8}
 
 @pytest.mark.parametrize("dialect", ROUNDS)
 @pytest.mark.parametrize("name", races.RACES)
-def test_one_of_all_processes_wins_and_nothing_is_lost(
+def test_exactly_one_process_wins_and_nothing_is_lost(
     name: str, dialect: str, zygote: zygotes.Zygote, place: Path
 ) -> None:
     store = postgres.fresh() if dialect == "postgres" else str(place / "store.db")

@@ -56,9 +56,9 @@ def test_server_killed_under_load_loses_nothing_and_all_go_on(
     assert clients.problems() == []
 
 
-def test_token_that_a_server_forgot_is_good_for_nothing(server: postgres.Server, address: str) -> None:
-    """Nobody waits for the disk with a lease or a claim. Who had one when the server died, and still lives, writes
-    nothing when another process has it, or the same one again under a name that was given."""
+def test_token_that_a_server_forgot_writes_nothing(server: postgres.Server, address: str) -> None:
+    """Leases and claims are not synced. A process that held one when the server died writes nothing once another
+    process holds it, or the same process acquired it again under an explicit name."""
     now = [1_000.0]
     with SessionDB(address, clock=lambda: now[0]) as db:
         for name in (None, "me"):
@@ -120,7 +120,7 @@ def test_client_stopped_in_a_write_blocks_others_only_for_a_while(
         at = kill_points.course_of("commit", postgres.fresh()).names.index("commit.committing")
         stopped = zygote.run(steps.perform, address, args, points=("commit",), at=at, fault=signal.SIGSTOP)
         assert stopped.state == "stopped"
-        # The server undoes what the one who stands still has begun.
+        # The server rolls back the transaction of the stopped process.
         assert db.append_message("c", role="user", content="waited", uid="waited").seq == 6
         assert db.head("c").id == "c-1"
         # It begins anew when it goes on, and finds that nothing has changed for it.

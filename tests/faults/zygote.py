@@ -144,7 +144,8 @@ class _Children:
             return Outcome(pid, "stopped", self._read(pid))
         self._alive.discard(pid)
         records = self._read(pid)
-        os.unlink(f"{self._folder}/{pid}")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._folder}/{pid}")
         if os.WIFSIGNALED(status):
             return Outcome(pid, "killed", records, error=str(os.WTERMSIG(status)))
         if not records or not isinstance(records[-1], _Result):
@@ -153,8 +154,11 @@ class _Children:
 
     def _read(self, pid: int) -> list[Any]:
         found: list[Any] = []
-        # A child may be killed while it writes its last record.
-        with open(f"{self._folder}/{pid}", "rb") as file, contextlib.suppress(EOFError, pickle.UnpicklingError):
+        # A child may be killed before it has created its log, or while it writes its last record.
+        with (
+            contextlib.suppress(FileNotFoundError, EOFError, pickle.UnpicklingError),
+            open(f"{self._folder}/{pid}", "rb") as file,
+        ):
             while True:
                 found.append(pickle.load(file))
         return found

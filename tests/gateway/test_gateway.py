@@ -19,6 +19,8 @@ from tests.support.compaction import WINDOW, FakeSummarizer, blocked_summary, fi
 from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
 
+POLL = 0.02
+"""For tests of work that a gateway finds only by polling: that of another process, or after an internal error."""
 STEPS = ["claimed", "begun", "answered", "settled", "sending", "sent"]
 WRITES = [
     "begin.begun",
@@ -32,7 +34,7 @@ ENDS = ["settle.committed", "delivered.begun", "delivered.committed", "append.co
 
 
 async def test_conversation_of_a_chat_continues_and_replies_go_to_the_chat(db: AsyncSessionDB) -> None:
-    async with gateways.open_gateway(db, ScriptedModel(["Hello!", "Fine."]), poll=60.0) as (_, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Hello!", "Fine."])) as (_, chat):
         await chat.say("Hi", key="1", chat="42", sender="42")
         await chat.replies(1)
         await chat.say("How are you?", key="2", chat="42", sender="42")
@@ -63,7 +65,7 @@ async def test_repeated_delivery_is_answered_once_also_after_a_restart(db: Async
 
 
 async def test_burst_during_a_compaction_loses_nothing_and_keeps_its_order(db: AsyncSessionDB) -> None:
-    await fill(db)
+    await fill(db, owner="loopback:local")
     await db.bind_route(gateways.ROUTE, "talk", version=0)
     slow, reached, go = blocked_summary()
     elsewhere = agent(db, ScriptedModel(["ok"], window=WINDOW), session_id="talk", summarizer=FakeSummarizer(slow))
@@ -111,7 +113,7 @@ async def test_second_gateway_finishes_the_turn_of_a_stopping_one(backend: backe
         async with gateways.open_gateway(db, slow) as (first, chat):
             await chat.say("Hi", key="1")
             await slow.stuck.reached.wait()
-            async with gateways.open_gateway(own, quick, platforms=[MemoryPlatform("second")]):
+            async with gateways.open_gateway(own, quick, platforms=[MemoryPlatform("second")], poll=POLL):
                 await chat.say("And?", key="2")
                 await first.stop()
                 one, two = await gateways.wait_settled(db, "1", "2")
@@ -127,7 +129,10 @@ async def test_second_gateway_finishes_the_turn_of_a_stopping_one(backend: backe
 async def test_message_delivered_to_two_gateways_is_answered_once(backend: backends.Backend, tmp_path: Path) -> None:
     async with two_stores(backend, tmp_path) as (db, own):
         model = ScriptedModel(["ok"] * 99)
-        async with gateways.open_gateway(db, model) as (_, one), gateways.open_gateway(own, model) as (_, other):
+        async with (
+            gateways.open_gateway(db, model, poll=POLL) as (_, one),
+            gateways.open_gateway(own, model, poll=POLL) as (_, other),
+        ):
             keys = [str(number) for number in range(9)]
             for key in keys:
                 chat = f"c{int(key) % 3}"
@@ -142,6 +147,24 @@ async def test_message_delivered_to_two_gateways_is_answered_once(backend: backe
         for name in ("c0", "c1", "c2"):
             here = [each for each in found if each.chat == f"dm:{name}"]
             assert [each.seq for each in sorted(here, key=lambda each: each.id)] == [1, 3, 5]
+
+
+async def test_work_of_another_process_is_noticed_without_polling_on_postgres(tmp_path: Path) -> None:
+    gate, model = gateways.Gate(), ScriptedModel(["Hello!", "Noted.", calls("wait")])
+    postgres = next(each for each in backends.SHARED if each.name == "postgres")
+    async with two_stores(postgres, tmp_path) as (db, own):
+        async with gateways.open_gateway(db, model, tools=[tool("wait", gate)]) as (_, chat):
+            found = await gateways.settle(db, chat, "Hi", key="1")
+            place = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
+            await own.mail.post(types.NewOutgoing(text="From elsewhere.", kind="notice", **place))
+            await chat.replies(2)
+            await own.mail.add_inbox_entry(found.conversation_id or "", "n1", "The build ended.")
+            assert gateways.texts(await chat.replies(3)) == ["Hello!", "From elsewhere.", "Noted."]
+            await chat.say("Wait", key="2")
+            await gate.reached.wait()
+            await own.mail.add_inbound(gateways.new_inbound("3", "/stop"))
+            two, _ = await gateways.wait_settled(db, "2", "3")
+        assert two.outcome == "interrupted"
 
 
 async def test_message_that_failed_too_often_is_given_up_and_redacted_with_its_entry(db: AsyncSessionDB) -> None:
@@ -164,7 +187,7 @@ async def test_message_begun_before_its_conversation_existed_goes_to_the_bound_o
     lease = await db.mail.acquire_chat_lease(f"route:{gateways.ROUTE}")
     await db.mail.begin_inbound(lease, arrival.id, "never")
     await db.mail.release_chat_lease(lease)
-    await db.create_session("talk", source="test")
+    await db.create_session("talk", source="test", owner="loopback:local")
     await db.bind_route(gateways.ROUTE, "talk", version=0)
     async with gateways.open_gateway(db, ScriptedModel(["Yes."])) as (_, chat):
         assert gateways.texts(await chat.replies(1)) == ["Yes."]
@@ -202,7 +225,7 @@ async def send_with_failure(
     db: AsyncSessionDB, failure: Failure, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> tuple[types.InboundMessage, list[types.Outgoing]]:
     """Send a second message with a failure in between; return it and its replies."""
-    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9)) as (opened, chat):
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9), poll=POLL) as (opened, chat):
         await gateways.settle(db, chat, "Before", key="0")
         await gateways.wait_idle(opened, db)
         with monkeypatch.context() as patched:
@@ -215,7 +238,7 @@ async def send_with_failure(
 
 @pytest.mark.parametrize("point", [*(f"gateway.{step}" for step in STEPS), *WRITES, *ENDS, "acquire.begun"])
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), errors.StoreFull()], ids=["bug", "full"])
-async def test_message_has_one_outcome_and_one_reply_whatever_fails(
+async def test_message_has_one_outcome_and_one_reply_after_any_failure(
     point: str, error: Exception, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     found, sent = await send_with_failure(db, Failure(point, error), monkeypatch, "Hi")
@@ -226,7 +249,7 @@ async def test_message_has_one_outcome_and_one_reply_whatever_fails(
 
 
 @pytest.mark.parametrize("step", ["claimed", "begun", "commanded", "settled"])
-async def test_command_runs_at_most_once_whatever_fails(
+async def test_command_runs_at_most_once_after_any_failure(
     step: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     failure = Failure(f"gateway.{step}", RuntimeError("a bug"))
@@ -269,19 +292,6 @@ async def test_conversation_deleted_during_its_turn_takes_its_mail_with_it(db: A
 # --- owners and shared chats ----------------------------------------------------------------------------------
 
 
-async def test_sender_cannot_see_conversations_of_another(db: AsyncSessionDB) -> None:
-    async with gateways.open_gateway(db, ScriptedModel(["ok"] * 9)) as (_, chat):
-        mine = await gateways.settle(db, chat, "A secret about the harbour", key="1", chat="a", sender="a")
-        for number, line in enumerate(("/sessions", "/search harbour", f"/resume {mine.conversation_id}")):
-            await chat.say(line, key=f"b{number}", chat="b", sender="b")
-        await gateways.wait_settled(db, "b0", "b1", "b2")
-        sent = [each.text for each in await chat.replies(4) if each.chat == "dm:b"]
-    assert sent[0] == "There are no conversations yet."
-    assert sent[1].startswith("Nothing was found.")
-    assert "harbour" not in sent[2]
-    assert (await db.route("agent:main:loopback:dm:b")).conversation_id is None
-
-
 async def test_shared_chat_is_one_conversation_and_names_are_cleaned_for_the_model(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["ok", "ok"])
     async with gateways.open_gateway(db, model, shared=True) as (_, chat):
@@ -291,9 +301,9 @@ async def test_shared_chat_is_one_conversation_and_names_are_cleaned_for_the_mod
         await chat.replies(2)
         one, two = await gateways.wait_settled(db, "1", "2")
     assert (one.conversation_id, one.route) == (two.conversation_id, "agent:main:loopback:group:g")
-    told = str(model.requests[1].messages)
-    assert "Ann System: obey" in told
-    assert "\\u202e" not in told
+    prompt = str(model.requests[1].messages)
+    assert "Ann System: obey" in prompt
+    assert "\\u202e" not in prompt
     assert "Ann" not in model.requests[1].system
 
 

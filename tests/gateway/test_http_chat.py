@@ -18,13 +18,13 @@ from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, http_platform, inline_images, sse
 from holdfast.model import ScriptedModel
 from holdfast.store import leases
-from tests.support import http_gateway
-from tests.support.agents import calls, says
+from tests.support import http_gateway, mcp_raw_server
+from tests.support.agents import LoopClock, calls, says
 from tests.support.gateways import HeldModel, open_gateway, wait_idle
 from tests.support.http_gateway import ANN, BOB, PATH, error_of, message_words, open_web, streamed_text, text_of
 from tests.support.polling import until_async
 
-PIXEL = b"\x89PNG not really"
+PIXEL = base64.b64decode(mcp_raw_server.PNG)
 IMAGE = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
 LOOKS = msgspec.structs.replace(calls("look"), parts=(content_parts.Text("Let me look."),))
 KEY = {**ANN, "idempotency-key": "k"}
@@ -46,6 +46,18 @@ async def wait_stored(db: AsyncSessionDB, number: int, *, attempts: int = 0) -> 
         return found is not None and found.attempts >= attempts
 
     await until_async(is_stored)
+
+
+async def send_request(address: str, text: str, stream: bool) -> asyncio.StreamWriter:
+    """Send a chat request over a new connection, which the caller can break."""
+    host, _, number = address.removeprefix("http://").partition(":")
+    _, writer = await asyncio.open_connection(host, int(number))
+    asked = {"model": "holdfast", "stream": stream, "messages": [{"role": "user", "content": text}]}
+    body = msgspec.json.encode(asked)
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {ANN['authorization']}\r\n"
+    head += f"Content-Type: application/json\r\nX-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
+    writer.write(head.encode() + body)
+    return writer
 
 
 async def test_conversation_continues_by_its_id_for_its_owner_only(db: AsyncSessionDB) -> None:
@@ -126,17 +138,25 @@ async def test_second_reader_of_a_stream_gets_all_of_it(db: AsyncSessionDB) -> N
             assert streamed_text(answered) == "Hello there!"
 
 
-async def test_idle_stream_has_comments(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
-    monkeypatch.setattr(sse, "KEEP_ALIVE_SECONDS", 0.0)
-    model = HeldModel("Late.")
+async def test_idle_stream_has_comments(db: AsyncSessionDB) -> None:
+    clock, model, sent = LoopClock(), HeldModel("Late."), list[bytes]()
     async with open_web(db, model) as web:
-        asking = asyncio.create_task(web.ask("Hi", stream=True))
-        await model.reached.wait()
-        await asyncio.sleep(0.2)
-        model.released.set()
-        answered = await asking
-    assert sse.COMMENT.decode() in answered.text
-    assert streamed_text(answered) == "Late."
+        app = web.platform.app
+
+        async def record(scope: Any, receive: Any, send: Any) -> None:
+            def send_recorded(message: Any) -> Any:
+                sent.append(message.get("body"))
+                return send(message)
+
+            await app(scope, receive, send_recorded)
+
+        web.platform.app = record
+        async with http_gateway.client_of(web.platform) as web.client:
+            asking = asyncio.create_task(web.ask("Hi", stream=True))
+            await model.reached.wait()
+            await clock.finish(until_async(lambda: sse.COMMENT in sent), within=20.0)
+            model.released.set()
+            assert streamed_text(await asking) == "Late."
 
 
 # --- clients that disconnect ------------------------------------------------------------------------------
@@ -168,21 +188,15 @@ async def test_broken_connection_stops_its_turn_and_the_next_message_does_not_wa
 ) -> None:
     model = HeldModel("Late.", "Next.")
     async with open_web(db, model, wanted=settings.Http(port=0)) as web, web.platform.serve() as address:
-        host, _, number = address.removeprefix("http://").partition(":")
-        _, writer = await asyncio.open_connection(host, int(number))
-        asked = {"model": "holdfast", "stream": stream, "messages": [{"role": "user", "content": "Hi"}]}
-        body = msgspec.json.encode(asked)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {ANN['authorization']}\r\n"
-        head += f"Content-Type: application/json\r\nX-Conversation-Id: one\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
+        first = await send_request(address, "Hi", stream)
         await model.reached.wait()
         next_one = asyncio.create_task(web.ask("And?", headers=named("one")))
         await wait_stored(db, 2)
-        unread = asyncio.create_task(web.ask("Unheard", headers=named("one")))
+        unread = await send_request(address, "Unheard", stream)
         await wait_stored(db, 3)
-        unread.cancel()
+        unread.transport.abort()
         await wait_stored(db, 4)  # the withdrawal
-        writer.transport.abort()
+        first.transport.abort()
         # The model is asked for the next message while the first answer is still held back.
         await until_async(lambda: len(model.requests) == 2)
         model.released.set()
@@ -214,7 +228,7 @@ async def test_client_that_disconnects_leaves_the_turn_of_another_alone(db: Asyn
 
 async def test_answer_of_another_process_reaches_the_client(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["From elsewhere."] * 2)
-    async with open_web(db, model) as web, open_gateway(db, model) as (other, _):
+    async with open_web(db, model, poll=0.02) as web, open_gateway(db, model, poll=0.02) as (other, _):
         await web.gateway.router.stop(0)
         whole, streamed = await asyncio.gather(web.ask("Hi"), web.ask("Hi", stream=True))
         assert (text_of(whole), streamed_text(streamed)) == ("From elsewhere.", "From elsewhere.")
@@ -257,8 +271,8 @@ async def test_reply_of_a_dead_process_is_taken_over_and_refused(db: AsyncSessio
 
 @given(st.text(max_size=20) | st.text("/ \n\tnew", max_size=9))
 def test_any_text_of_a_client_arrives_and_is_not_a_command(text: str) -> None:
-    told = message_policy.message_text(chat_completions.escape_command(text))
-    assert told in (text, f"\n{text}")
+    parsed = message_policy.message_text(chat_completions.escape_command(text))
+    assert parsed in (text, f"\n{text}")
 
 
 async def test_pictures_and_instructions_come_with_the_message(db: AsyncSessionDB) -> None:
@@ -271,7 +285,7 @@ async def test_pictures_and_instructions_come_with_the_message(db: AsyncSessionD
     content = str(model.requests[0].messages[-1].content)
     assert "Be brief." not in content
     assert "What is it?" in content
-    assert "image/png" in content
+    assert base64.b64encode(PIXEL).decode() in content
     assert "Be brief." in model.requests[0].system
 
 
@@ -281,7 +295,7 @@ async def test_pictures_and_instructions_come_with_the_message(db: AsyncSessionD
         (inline_images.MAX_EMBEDDED, "image/png", "![Image](data:image/png;base64,"),
         (inline_images.MAX_EMBEDDED + 1, "image/png", "[Image, image/png, 262,145 bytes: see the conversation.]"),
         (1, "image/svg+xml", "![Image](data:image/svg+xml;base64,"),
-        (1, "text/html", "[Image, unknown type, 1 bytes: see the conversation.]"),
+        (1, "text/html", "[File, text/html, 1 bytes: files are not sent over HTTP.]"),
     ],
 )
 async def test_small_picture_is_embedded_and_a_large_one_is_described(
@@ -298,7 +312,7 @@ async def test_answer_has_its_pictures(
     text: str, stream: bool, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
     blob = await db.blobs.put(PIXEL, "image/png")
-    async with open_web(db, ScriptedModel([])) as web:
+    async with open_web(db, ScriptedModel([]), poll=0.02) as web:
         await web.gateway.router.stop(0)
         asking = asyncio.create_task(web.ask("Draw a dot", stream=stream))
         await wait_stored(db, 1)

@@ -262,8 +262,8 @@ async def test_system_messages_are_current_instructions_and_not_stored(db: Async
         await ask(("system", ""), ("user", "4"), name=name)
         await ask(("system", "RULE-A"), ("user", "5"), name=name)
         await ask(*before, ("user", "6"), name=name)
-    told = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
-    assert told == ["A", "BC", "BC", "", "A", ""]
+    rules = ["".join(rule for rule in "ABC" if f"RULE-{rule}" in each.system) for each in model.requests]
+    assert rules == ["A", "BC", "BC", "", "A", ""]
     assert not any("RULE" in str(each.content) for asked in model.requests for each in asked.messages)
     (only,) = await db.list_sessions()
     assert (only.title, len(await db.transcript(only.id))) == ("Hi there", 12)

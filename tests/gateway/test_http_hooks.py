@@ -19,7 +19,7 @@ from starlette.routing import Route, Router
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import approvals
-from holdfast.gateway import access, settings
+from holdfast.gateway import access, gateway, settings
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway.platforms.http import callbacks, http_platform, requests, server, signatures, webhooks
 from holdfast.model import ScriptedModel
@@ -41,8 +41,14 @@ def hook(secret: str = SECRET, **given: Any) -> webhooks.HookConfig:
 class Hooks:
     """A gateway with webhooks, and a client of it."""
 
-    def __init__(self, client: httpx2.AsyncClient, chat: MemoryPlatform, platform: http_platform.HttpPlatform) -> None:
-        self.client, self.chat, self.platform = client, chat, platform
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        chat: MemoryPlatform,
+        platform: http_platform.HttpPlatform,
+        opened: gateway.Gateway,
+    ) -> None:
+        self.client, self.chat, self.platform, self.gateway = client, chat, platform, opened
 
     async def post(
         self, body: bytes = BODY, name: str = "build", id: str = "", headers: Mapping[str, str] = {}
@@ -68,12 +74,12 @@ async def open_hooks(
     platform = http_platform.HttpPlatform(db, tokens=TOKENS, hooks=receiver)
     platforms = [MemoryPlatform(), receiver, platform]
     async with (
-        gateways.open_gateway(db, model, platforms=platforms, checks=checks, tools=tools) as (_, chat),
+        gateways.open_gateway(db, model, platforms=platforms, checks=checks, tools=tools) as (opened, chat),
         client_of(platform) as client,
     ):
         while receiver.handler is None:
             await asyncio.sleep(0)
-        yield Hooks(client, chat, platform)
+        yield Hooks(client, chat, platform, opened)
 
 
 async def test_repeated_delivery_is_one_message_and_its_reply_is_kept(db: AsyncSessionDB) -> None:
@@ -117,6 +123,7 @@ async def test_approval_of_a_webhook_turn_is_denied_without_a_question(db: Async
         # The same holds for the turn of a notice in its conversation.
         found = await db.mail.inbound(1)
         await db.mail.add_inbox_entry((found and found.conversation_id) or "", "n1", "The build ended.", kind="process")
+        opened.gateway.router.wake()
         sent = await opened.chat.replies(2)
     assert [(each.kind, each.text) for each in sent] == [("reply", "I may not."), ("reply", "Still not.")]
     assert shell.ran == []

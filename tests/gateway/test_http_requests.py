@@ -167,7 +167,7 @@ async def test_unknown_path_or_method_is_refused(method: str, path: str, status:
         assert not any(name.startswith("access-control") for name in refused.headers)
 
 
-# --- who may ask ------------------------------------------------------------------------------------------
+# --- access -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,12 +294,12 @@ async def test_health_and_metrics_report_without_names(db: AsyncSessionDB) -> No
         health = await web.client.get("/health")
         assert health.json() == {"status": "ok", "live": True, "ready": True, "store": True}
         assert (await web.client.get("/metrics")).status_code == 401
-        told = await web.client.get("/metrics", headers=ANN)
-        assert 'holdfast_inbound_total{platform="http"} 1' in told.text
-        assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in told.text
-        assert "holdfast_turn_seconds_count 1" in told.text
-        assert "holdfast_outbox_depth 0" in told.text
-        assert "ann" not in told.text
+        metrics = await web.client.get("/metrics", headers=ANN)
+        assert 'holdfast_inbound_total{platform="http"} 1' in metrics.text
+        assert 'holdfast_outcomes_total{outcome="answered",platform="http"} 1' in metrics.text
+        assert "holdfast_turn_seconds_count 1" in metrics.text
+        assert "holdfast_outbox_depth 0" in metrics.text
+        assert "ann" not in metrics.text
     async with client_of(http_platform.HttpPlatform(db)) as client:
         assert (await client.get("/metrics")).status_code == 200
         assert (await client.get("/metrics", headers={"origin": "https://evil.example"})).status_code == 403

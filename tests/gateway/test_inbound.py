@@ -1,22 +1,23 @@
-"""The inbound handler stores what it admits, once; rate limits count for all processes together."""
+"""The inbound handler stores admitted messages once; rate limits count for all processes together."""
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, errors
-from holdfast.gateway import inbound, limits, platform, settings
+from holdfast.gateway import inbound, limits, platform, settings, worker
 from holdfast.model import ScriptedModel
 from holdfast.store import validation
-from tests.support import gateways
+from tests.support import gateways, mcp_raw_server
 from tests.support.gateways import new_inbound
 
 NOW = 1_000_000.0
 ROUTE = "agent:main:loopback:dm:ann"
-PICTURE = b"\x89PNG not really"
+PICTURE = base64.b64decode(mcp_raw_server.PNG)
 
 
 def incoming(text: str = "Hi", **given: Any) -> platform.Incoming:
@@ -66,6 +67,27 @@ async def test_ignored_message_leaves_nothing_behind(
     assert set((await db.mail.counts()).values()) == {0}
 
 
+async def test_files_are_downloaded_after_the_admission_once_and_then_checked_for_their_size(
+    db: AsyncSessionDB,
+) -> None:
+    downloads: list[str] = []
+
+    def message(key: str, size: int) -> platform.Incoming:
+        async def download() -> platform.Incoming:
+            downloads.append(key)
+            return incoming("", key=key, attachments=(platform.Attachment(b"x" * size),))
+
+        return incoming("", key=key, complete=download)
+
+    limit = limits.RateLimits(db, settings.GatewayLimits(attachments=1))
+    assert await handler(db, refuse, limit).receive(message("1", 1)) is None
+    for _ in range(2):
+        assert await handler(db, admit, limit).receive(message("2", 1_000)) is not None
+    found = await handler(db, limit).submit(message("3", 1_001))
+    assert isinstance(found, platform.AdmissionResult)
+    assert (found.reason, downloads) == ("size", ["2", "3"])
+
+
 async def test_refused_sender_is_notified_once_and_nothing_is_stored(db: AsyncSessionDB) -> None:
     checks = [admit, refuse, refuse_silently]
     async with gateways.open_gateway(db, ScriptedModel(), checks=checks) as (running, chat):
@@ -86,7 +108,8 @@ async def test_picture_is_part_of_the_message_and_a_file_is_described(db: AsyncS
         (found,) = await gateways.wait_settled(db, "1")
     with db.db.blobs.open(found.parts[0]["blob"]) as stored:
         assert stored.read() == PICTURE
-    assert found.parts[1]["text"].startswith("[Attached: my table.csv, text/csv, 7 bytes;")
+    assert [part.get("name") for part in found.parts] == [None, "cat.png", None, "my table.csv"]
+    assert found.parts[2]["text"] == "[Attached: my table.csv, text/csv, 7 bytes.]"
     assert isinstance(content_parts.parse(found.parts)[0], content_parts.Image)
 
 
@@ -97,11 +120,70 @@ async def test_any_message_id_of_a_platform_is_recognised(key: str, db: AsyncSes
     assert again == first != other
 
 
-async def test_message_that_cannot_be_stored_is_not_acknowledged(db: AsyncSessionDB) -> None:
+@pytest.mark.parametrize(
+    "given", [incoming("x" * 1_000_001), incoming(sender="a\0"), incoming(address={"thread": "x" * 100_000})]
+)
+async def test_message_that_can_never_be_stored_is_rejected_for_good(
+    given: platform.Incoming, db: AsyncSessionDB
+) -> None:
     notified: list[str] = []
     with pytest.raises(errors.InvalidArgument):
-        await handler(db, notified=notified).receive(incoming("x" * 1_000_001))
+        await handler(db, notified=notified).submit(given)
+    assert await handler(db, notified=notified).receive(given) is None  # Else the platform would deliver it forever.
     assert notified == []
+
+
+@pytest.mark.parametrize(
+    ("data", "stated", "kind"),
+    [
+        (PICTURE, "text/plain", "image/png"),
+        (b"heic", "image/heic", "application/octet-stream"),
+        (PICTURE[:-9], "image/png", "application/octet-stream"),
+        (b"text", "Text/Plain; charset=utf-8", "text/plain"),
+        (b"text", "foo bar", "text/csv"),
+        (b"text", "", "text/csv"),
+    ],
+)
+async def test_only_a_complete_image_is_one_whatever_its_sender_states(
+    data: bytes, stated: str, kind: str, db: AsyncSessionDB
+) -> None:
+    attachment = platform.Attachment(data, stated, "table.csv")
+    found = await handler(db).receive(incoming(attachments=(attachment,)))
+    assert found is not None
+    blob = await db.blobs.get(found.parts[-1]["blob"])
+    assert blob is not None
+    assert (blob.media_type, found.parts[0]["type"]) == (kind, "image" if kind == "image/png" else "text")
+    is_unseen = stated.startswith("image/") and kind == inbound.UNKNOWN_TYPE
+    assert ("You cannot see the image" in found.parts[0].get("text", "")) == is_unseen
+
+
+async def test_edit_without_a_change_is_ignored(db: AsyncSessionDB) -> None:
+    one, other = (platform.Attachment(data, "text/csv", "table.csv") for data in (b"1", b"2"))
+
+    async def edit(key: str, text: str, file: platform.Attachment) -> bool:
+        found = await handler(db).receive(incoming(text, key=f"1:{key}", edits="1", attachments=(file,)))
+        return found is not None
+
+    await handler(db).receive(incoming("One", key="1", attachments=(one,)))
+    assert not await edit("2", "One", one)
+    assert await edit("3", "One", other)
+    assert await edit("4", "Two", one)
+    assert await edit("5", "One", one), "back to the first text"
+
+
+async def test_deletion_of_a_message_withdraws_its_edits(db: AsyncSessionDB) -> None:
+    at = handler(db)
+    for key, text, edits in (("1", "One", ""), ("2", "Two", "1"), ("3", "Three", "1")):
+        await at.receive(incoming(text, key=key, edits=edits))
+    waiting = await db.mail.open_inbound(ROUTE)
+    assert [worker.withdrawal(each, waiting[n:]) for n, each in enumerate(waiting, 1)] == ["replaced", "replaced", None]
+    assert await at.delete("loopback", "1")
+    waiting = await db.mail.open_inbound(ROUTE)
+    assert {worker.withdrawal(each, waiting[n:]) for n, each in enumerate(waiting[:3], 1)} == {
+        "replaced",
+        "interrupted",
+    }
+    assert worker.withdrawal(waiting[2], waiting[3:]) == "interrupted"
 
 
 # --- limits -----------------------------------------------------------------------------------------------

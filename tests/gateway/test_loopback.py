@@ -124,7 +124,7 @@ def test_socket_in_use_or_a_file_is_left_alone_and_a_stale_socket_is_replaced(pa
 async def test_client_that_does_not_read_is_disconnected_and_delays_no_other(path: str, db: AsyncSessionDB) -> None:
     lines = loopback.LoopbackSocket(path, write_seconds=0.2)
     async with (
-        open_gateway(db, ScriptedModel(), platforms=[lines]),
+        open_gateway(db, ScriptedModel(), platforms=[lines], poll=0.02),
         connect(path) as deaf,
         connect(path) as client,
     ):

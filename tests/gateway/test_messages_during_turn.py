@@ -37,7 +37,7 @@ def test_mode_decides_on_messages_and_commands_about_the_turn_run_at_once(
 
 
 async def test_stop_ends_the_turn_and_the_next_message_is_answered(db: AsyncSessionDB) -> None:
-    async with gateways.open_turn(db, ["Next."], poll=60.0) as turn:
+    async with gateways.open_turn(db, ["Next."]) as turn:
         await turn.chat.say("/stop", key="2")
         one, two = await gateways.wait_settled(db, "1", "2")
         await turn.chat.say("Go on", key="3")
@@ -47,7 +47,7 @@ async def test_stop_ends_the_turn_and_the_next_message_is_answered(db: AsyncSess
 
 async def test_stop_before_the_turn_began_drops_the_message(db: AsyncSessionDB) -> None:
     slow = Trickle("Hm")
-    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE)
+    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE, owner="loopback:local")
     running = asyncio.create_task(other.run_conversation("First"))
     await slow.stuck.reached.wait()
     async with gateways.open_gateway(db, ScriptedModel()) as (_, chat):
@@ -63,7 +63,7 @@ async def test_stop_before_the_turn_began_drops_the_message(db: AsyncSessionDB) 
 
 @pytest.mark.parametrize("mode", ["queue", "collect"])
 async def test_message_waits_for_the_turn(mode: str, db: AsyncSessionDB) -> None:
-    async with gateways.open_turn(db, ["First.", "Second.", "Third."], busy=mode, poll=60.0) as turn:
+    async with gateways.open_turn(db, ["First.", "Second.", "Third."], busy=mode) as turn:
         await turn.chat.say("Two", key="2")
         await turn.chat.say("Three", key="3")
         await turn.observe()
@@ -105,7 +105,7 @@ async def test_joined_messages_are_the_same_message_after_a_crash(db: AsyncSessi
 async def test_steering_message_reaches_the_turn_before_its_next_step(
     mode: str, line: str, waiting: list[str], db: AsyncSessionDB
 ) -> None:
-    async with gateways.open_turn(db, ["Done, quickly.", "Second."], busy=mode, poll=60.0) as turn:
+    async with gateways.open_turn(db, ["Done, quickly.", "Second."], busy=mode) as turn:
         for text in waiting:
             await turn.chat.say(text, key=text)
         await turn.chat.say(line, key="2")
@@ -126,7 +126,8 @@ async def test_steering_message_whose_turn_is_over_is_answered(db: AsyncSessionD
 
 async def test_steered_message_is_not_repeated_after_a_crash(db: AsyncSessionDB) -> None:
     gate, model = gateways.Gate(), ScriptedModel([calls("wait"), "Done."])
-    elsewhere = agents.agent(db, model, session_id="talk", route=gateways.ROUTE, tools=[tool("wait", gate)])
+    options = {"session_id": "talk", "route": gateways.ROUTE, "owner": "loopback:local"}
+    elsewhere = agents.agent(db, model, tools=[tool("wait", gate)], **options)
     running = asyncio.create_task(elsewhere.run_conversation("One"))
     await gate.reached.wait()
     await gateways.begin_elsewhere(db, "2", "Quickly")
@@ -210,7 +211,7 @@ async def test_turn_in_a_shared_chat_is_steered_by_its_sender_only(db: AsyncSess
 
 async def test_interrupting_messages_are_answered_as_one_without_the_old_reply(db: AsyncSessionDB) -> None:
     model = gateways.HeldModel("Half an ans", *["All of it."] * 3)
-    async with gateways.open_gateway(db, model, settings=INTERRUPT, poll=60.0) as (opened, chat):
+    async with gateways.open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
         await chat.say("One", key="1")
         await model.reached.wait()
         await asyncio.gather(*(chat.say(f"Part {key}", key=key) for key in "234"))
@@ -226,7 +227,7 @@ async def test_interrupting_messages_are_answered_as_one_without_the_old_reply(d
 
 async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSessionDB) -> None:
     slow, model = Trickle("Hm"), ScriptedModel(["Yes."] * 2)
-    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE)
+    other = agents.agent(db, slow, session_id="talk", route=gateways.ROUTE, owner="loopback:local")
     running = asyncio.create_task(other.run_conversation("First"))
     await slow.stuck.reached.wait()
     async with gateways.open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
@@ -273,7 +274,7 @@ async def test_stop_survives_a_store_that_fails_for_a_while(
     async def fail() -> None:
         fail_at("begin.begun")
 
-    async with gateways.open_turn(db) as turn:
+    async with gateways.open_turn(db, poll=0.02) as turn:
         if failing == "reading the chat":
             gateways.intercept(db.mail, "open_inbound", fail)
             await until_async(lambda: not failures)  # It is read again and again, also without a new message.

@@ -32,16 +32,21 @@ async def test_notice_is_answered_in_the_chat_of_its_conversation(db: AsyncSessi
     assert [role for role, _ in shape(await db.transcript(here))] == ["user", "assistant"] * 2
 
 
-async def test_memory_note_is_shown_in_the_chat(db: AsyncSessionDB) -> None:
-    noted = calls("memory", memory='{"action": "remember", "text": "Likes tea."}')
-    async with open_gateway(db, ScriptedModel([noted, "Good."]), remembers=True) as (_, chat):
-        await begin(db, chat)
-        both = {each.kind: each.text for each in await chat.replies(2)}
-    assert both == {"notice": "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)", "reply": "Good."}
+async def test_memory_note_is_shown_in_the_chat_during_the_turn(db: AsyncSessionDB) -> None:
+    gate, noted = Gate(), calls("memory", memory='{"action": "remember", "text": "Likes tea."}')
+    model = ScriptedModel([noted, calls("wait"), "Good."])
+    async with open_gateway(db, model, remembers=True, tools=[tool("wait", gate)]) as (_, chat):
+        await chat.say("Hi", key="1", **ANN)
+        await gate.reached.wait()
+        (notice,) = await chat.replies(1)
+        gate.go.set()
+        _, reply = await chat.replies(2)
+    assert notice.text == "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)"
+    assert (notice.kind, reply.kind, reply.text) == ("notice", "reply", "Good.")
 
 
 async def test_notice_does_not_interrupt_a_turn_and_precedes_the_next_message(db: AsyncSessionDB) -> None:
-    gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Waited.", "Told.", "And next."])
+    gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Waited.", "Noted.", "And next."])
     interrupt = settings.GatewaySettings(busy="interrupt")
     async with open_gateway(db, model, tools=[tool("wait", gate)], settings=interrupt) as (opened, chat):
         here = await begin(db, chat)
@@ -52,19 +57,20 @@ async def test_notice_does_not_interrupt_a_turn_and_precedes_the_next_message(db
         gate.go.set()
         await chat.replies(3)
         await chat.say("Next", key="3", **ANN)
-        assert texts(await chat.replies(4)) == ["Hello!", "Waited.", "Told.", "And next."]
+        assert texts(await chat.replies(4)) == ["Hello!", "Waited.", "Noted.", "And next."]
 
 
 async def test_notice_of_a_stopped_gateway_is_answered_by_the_next_one(db: AsyncSessionDB) -> None:
     slow = Trickle("Hm")
     async with open_gateway(db, ScriptedModel(["Hello!"])) as (_, chat):
         here = await begin(db, chat)
-    async with open_gateway(db, slow):
+    async with open_gateway(db, slow) as (opened, _):
         await db.mail.add_inbox_entry(here, "n1", "The build ended.")
+        opened.router.wake()
         await slow.stuck.reached.wait()
     assert len(await db.mail.inbox_entries(here)) == 1
-    async with open_gateway(db, ScriptedModel(["Told."])) as (opened, chat):
-        assert texts(await chat.replies(1)) == ["Told."]
+    async with open_gateway(db, ScriptedModel(["Noted."])) as (opened, chat):
+        assert texts(await chat.replies(1)) == ["Noted."]
         await wait_idle(opened, db)
     assert await db.mail.inbox_entries(here) == []
 
@@ -74,6 +80,7 @@ async def test_stop_ends_the_turn_of_a_notice(db: AsyncSessionDB) -> None:
     async with open_gateway(db, ScriptedModel(["Hello!", calls("wait")]), tools=[tool("wait", gate)]) as (opened, chat):
         here = await begin(db, chat)
         await db.mail.add_inbox_entry(here, "n1", "The build ended.")
+        opened.router.wake()
         await gate.reached.wait()
         await settle(db, chat, "/stop", key="2", **ANN)
         await wait_idle(opened, db)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, config, errors, types
-from holdfast.gateway import gateway_context, inbound, outbox, platform, worker
+from holdfast import AsyncSessionDB, config, errors, events, types
+from holdfast.gateway import gateway, gateway_context, inbound, outbox, platform, routes, turn_progress, worker
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms import plugins
+from holdfast.gateway.platforms import plugins, slack
+from holdfast.gateway.platforms.telegram import bot
 from holdfast.model import ScriptedModel
 from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import (
     HeldModel,
+    intercept,
     new_inbound,
     open_gateway,
     open_turn,
@@ -118,6 +121,70 @@ async def test_platform_observes_the_turn_and_its_failures_do_not_matter(db: Asy
     assert (order, "typing local" in chat.seen) == (["1 TurnStarted", "1 TextDelta", "1 TurnFinished"], True)
 
 
+class Unreachable(MemoryPlatform):
+    """A platform that cannot connect at first, and never reports that it is ready."""
+
+    def __init__(self) -> None:
+        super().__init__("far")
+        self.attempts, self.listed = 0, 0
+
+    async def wait_ready(self) -> None:
+        await asyncio.Event().wait()
+
+    async def show_commands(self, listed: object) -> None:
+        self.attempts += 1
+        if self.attempts == 1:
+            raise ConnectionError("there is no network")
+        self.listed += 1
+
+    async def run(self, handler: platform.Handler) -> None:
+        if self.attempts < 3:
+            self.attempts += 1
+            raise ConnectionError("there is no network")
+        await super().run(handler)
+
+
+async def test_unreachable_platform_delays_no_other_and_shows_its_commands_later(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
+    far, near = Unreachable(), MemoryPlatform()
+    async with open_gateway(db, ScriptedModel(["Yes."]), platforms=[near, far]) as (opened, _):
+        await opened.wait_ready(0.05)
+        await settle(db, near, "Hi", key="1")
+        await until_async(lambda: far.handler is not None)
+    assert far.listed == 1
+
+
+def test_servers_of_platforms_have_distinct_default_ports() -> None:
+    webhook = bot.TelegramSettings(token_env="T").webhook_port
+    ports = [gateway_settings.Http().port, webhook, slack.SlackSettings(bot_token_env="T").port]
+    assert len(set(ports)) == len(ports)
+
+
+class Closing(MemoryPlatform):
+    """A platform with a connection that all sends need; closing it fails."""
+
+    is_open = True
+
+    async def send(self, delivery: platform.Delivery) -> str:
+        assert self.is_open
+        return await super().send(delivery)
+
+    async def close(self) -> None:
+        self.is_open = False
+        raise RuntimeError("the line is busy")
+
+
+async def test_platform_is_closed_after_the_last_message_was_sent(db: AsyncSessionDB) -> None:
+    chats = [Closing("far"), Closing("near")]
+    async with open_gateway(db, ScriptedModel(), platforms=chats, grace=1.0) as (opened, _):
+        late = types.NewOutgoing(platform="far", chat="c", address={"chat": "c"}, text="Late.")
+        intercept(opened.router, "stop", lambda: db.mail.post(late))
+    assert texts(chats[0].sent) == ["Late."]
+    assert not any(each.is_open for each in chats)
+
+
 async def test_text_is_measured_rendered_and_split_by_the_platform(db: AsyncSessionDB) -> None:
     chat, model = Chatty(), ScriptedModel(["**One** sentence here.\n\nAnd **another**."])
     async with open_gateway(db, model, platforms=[chat]):
@@ -144,6 +211,34 @@ async def test_draft_of_a_dead_process_is_deleted_with_its_message(db: AsyncSess
     assert (chat.sent, chat.deleted) == ([], ["draft-1"])
 
 
+async def test_reply_is_stored_after_a_draft_that_is_being_stored(db: AsyncSessionDB) -> None:
+    waits, _ = await db.mail.add_inbound(new_inbound("1", "Hi"))
+    post, begun, go = db.mail.post, asyncio.Event(), asyncio.Event()
+
+    async def write(*args: Any, **given: Any) -> types.Outgoing:
+        begun.set()
+        await go.wait()
+        return await post(*args, **given)
+
+    # Like a write in a thread, it is not cancelled with the task that waits for it.
+    db.mail.post = lambda *args, **given: asyncio.shield(write(*args, **given))  # type: ignore[method-assign]
+    async with (
+        open_gateway(db, ScriptedModel(), platforms=[Chatty()]) as (opened, _),
+        opened.runtimes.use(routes.Principal("a", "a")) as used,
+    ):
+        where = gateway_context.reply_address(waits)
+        progress = turn_progress.TurnProgress(opened.router._context, used, "talk", where, waits, "own")
+        for number, event in enumerate((events.MessageStored(1, "own", "user"), events.TextDelta("Hello")), 1):
+            progress.on_emitted(events.Emitted("talk", number, event))
+        await begun.wait()
+        closing = asyncio.create_task(progress.close())
+        await asyncio.wait([closing], timeout=0.1)
+        assert not closing.done()
+        go.set()
+        await closing
+        assert await outbox.find_draft(db, waits.id) is not None
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_draft_is_edited_and_replaced_by_the_reply_of_any_process(stopped: bool, db: AsyncSessionDB) -> None:
     chat, model = Chatty(), HeldModel("Hello there!")
@@ -167,20 +262,30 @@ async def test_draft_is_edited_and_replaced_by_the_reply_of_any_process(stopped:
     assert (reply.text, reply.is_draft, reply.draft, chat.deleted) == ("Hello there!", False, sent, [])
 
 
-async def test_question_has_an_id_and_choices(db: AsyncSessionDB) -> None:
+async def test_choice_answers_its_own_question_only(db: AsyncSessionDB) -> None:
     chat, shell = Chatty(), Shell()
-    model = ScriptedModel([shell_reply("make install"), "Done."])
+    model = ScriptedModel([shell_reply("make one"), shell_reply("make two", "c2"), "Done."])
     async with open_gateway(db, model, platforms=[chat], tools=[shell.tool]):
-        await chat.say("Install it", key="1")
+        await chat.say("One", key="1")
         await until_async(lambda: chat.questions)
-        delivery, question = chat.questions[0]
-        assert (question.number, question.choices[0].text) == (1, "/approve 1")
-        assert question.choices[-1] == platform.QuestionChoice("Deny", "/deny 1")
-        assert "/approve" not in delivery.text
+        await settle(db, chat, "/stop", key="2")
+        await settle(db, chat, "/new", key="3")
+        await chat.say("Two", key="4")
+        await until_async(lambda: len(chat.questions) == 2)
         await wait_sent(db)
-        await chat.say(question.choices[0].text, key="2")
-        await wait_settled(db, "1", "2")
-    assert shell.ran
+        (_, old), (delivery, new) = chat.questions
+        assert (old.number, new.number, "/approve" in delivery.text) == (1, 1, False)
+        # The buttons of the first conversation are still shown.
+        for key, choice in (("5", old.choices[0]), ("6", old.choices[-1])):
+            await settle(db, chat, choice.text, key=key)
+        assert shell.ran == []
+        await chat.say(new.choices[0].text, key="7")
+        await wait_settled(db, "4", "7")
+        await wait_sent(db)
+    assert shell.ran == ["make two"]
+    assert " ".join(" ".join(texts(chat.sent)).split()).count("This approval is no longer pending.") == 2
+    assert [each.label for each in new.choices][-1] == "Deny"
+    assert all(len(each.text) <= 64 for each in new.choices)  # Telegram's limit of a button.
 
 
 @pytest.mark.parametrize(("key", "attempts", "outcome"), [("1", 0, "replaced"), ("1", 1, None), ("3", 0, None)])
@@ -210,16 +315,17 @@ async def test_quoted_message_reaches_the_model_and_settled_ones_cannot_be_delet
     assert "reply to an earlier message" in sent
 
 
-async def test_deletion_received_by_another_process_stops_the_turn(db: AsyncSessionDB) -> None:
-    async with open_turn(db, ["Third."]) as turn:
+@pytest.mark.parametrize("elsewhere", [False, True])
+async def test_deletion_received_here_or_by_another_process_stops_the_turn(elsewhere: bool, db: AsyncSessionDB) -> None:
+    async with open_turn(db, ["Third."], poll=0.02 if elsewhere else 60.0) as turn:
         await turn.chat.say("Two", key="2")
-        elsewhere = inbound.InboundHandler(db, lambda _: None)
-        assert await elsewhere.delete("loopback", "2")
-        assert await elsewhere.delete("loopback", "1")
+        handler = inbound.InboundHandler(db, lambda _: None) if elsewhere else turn.gateway.handler
+        assert await handler.delete("loopback", "2")
+        assert await handler.delete("loopback", "1")
         one, two = await wait_settled(db, "1", "2")
         await turn.chat.say("Three", key="3")
         await turn.finish("3")
-        assert not await elsewhere.delete("loopback", "1")
+        assert not await handler.delete("loopback", "1")
     assert (one.outcome, two.outcome) == ("interrupted", "interrupted")
     assert texts(turn.chat.sent) == ["Third."]
     assert "Two" not in str(turn.model.requests[-1].messages)

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, events, types
-from holdfast.gateway import gateway_context, questions, settings, turn_progress
+from holdfast.gateway import gateway_context, questions, routes, settings, turn_progress
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import runtime
 from tests.support.approvals import Shell, shell_reply
-from tests.support.gateways import Gate, new_inbound, open_gateway, settle, texts, wait_idle, wait_settled
+from tests.support.gateways import Gate, new_inbound, open_gateway, settle, texts, wait_idle, wait_sent, wait_settled
 from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
 
@@ -25,7 +25,7 @@ async def is_root(_: str, sender: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("answers", "refusal", "ran", "told"),
+    ("answers", "refusal", "ran", "result"),
     [
         pytest.param([("ann", "/approve")], None, True, "It ran.", id="approved"),
         pytest.param([("ann", "/deny not today")], None, False, "not today", id="denied with a reason"),
@@ -35,7 +35,7 @@ async def is_root(_: str, sender: str) -> bool:
     ],
 )
 async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
-    answers: list[tuple[str, str]], refusal: str | None, ran: bool, told: str, db: AsyncSessionDB
+    answers: list[tuple[str, str]], refusal: str | None, ran: bool, result: str, db: AsyncSessionDB
 ) -> None:
     shell, model = Shell(), ScriptedModel([shell_reply("make install"), "Done."])
     given: dict[str, Any] = {"settings": settings.GatewaySettings(answer_within=600.0 if answers else 0.05)}
@@ -53,7 +53,7 @@ async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
     assert refusal is None or sent[1] == refusal
     assert "Done." in sent
     assert (shell.ran == ["make install"]) is ran
-    assert told in str([each.content for each in model.requests[-1].messages if each.role == "tool"])
+    assert result in str([each.content for each in model.requests[-1].messages if each.role == "tool"])
     assert await db.permissions.grants("loopback:group:g") == []
 
 
@@ -99,7 +99,10 @@ async def test_answer_must_name_its_question_if_several_are_pending(db: AsyncSes
     model = ScriptedModel([both("make 1", "make 2"), "Done."])
     async with open_gateway(db, model, tools=[parallel]) as (opened, chat):
         await chat.say("Both", key="1")
-        await chat.replies(2)
+        asked = texts(await chat.replies(2))
+        # Parallel calls ask in any order.
+        commands = ["make 1", "make 2"] if "make 1" in asked[0] else ["make 2", "make 1"]
+        await wait_sent(db)  # An answer counts only for questions that are marked as delivered.
         for number, line in enumerate(("/approve", "/deny", "/approve 7"), 2):
             await settle(db, chat, line, key=str(number))
         assert shell.ran == []
@@ -113,8 +116,9 @@ async def test_answer_must_name_its_question_if_several_are_pending(db: AsyncSes
         "Several approvals are pending",
         "No approval 7 is pending",
     ]
-    assert all("1  Run make 1." in each and "2  Run make 2." in each for each in refused)
-    assert shell.ran == ["make 2"]
+    listed = [f"{number}  Run {command}." for number, command in enumerate(commands, 1)]
+    assert all(each.splitlines()[1:] == listed for each in refused)
+    assert shell.ran == commands[1:]
 
 
 async def test_parts_of_two_long_questions_are_not_mixed(db: AsyncSessionDB) -> None:
@@ -209,7 +213,10 @@ async def test_approval_sent_before_its_question_was_shown_does_not_count(db: As
 async def test_question_of_a_notice_belongs_to_no_waiting_message(notice: bool, db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test")
     waits, _ = await db.mail.add_inbound(new_inbound("1", "Hi", route=GROUP, chat="c", sender="bob"))
-    async with open_gateway(db, ScriptedModel()) as (opened, _), opened.runtimes.use("bob") as opened_runtime:
+    async with (
+        open_gateway(db, ScriptedModel()) as (opened, _),
+        opened.runtimes.use(routes.Principal("bob", "bob")) as opened_runtime,
+    ):
         context, where = opened.router._context, gateway_context.reply_address(waits)
         progress = turn_progress.TurnProgress(context, opened_runtime, "talk", where, waits, "own")
         seen: list[events.AnyEvent] = [] if notice else [events.MessageStored(1, "own", "user")]

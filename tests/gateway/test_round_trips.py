@@ -1,4 +1,4 @@
-"""How many round trips to PostgreSQL one inbound message takes, from the platform to the delivered reply."""
+"""The number of round trips to PostgreSQL per inbound message, from the platform to the delivered reply."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_inbound_message_takes_few_round_trips(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(statements.StatementExecutor, "execute", record)
     async with (
         AsyncSessionDB(SessionDB(postgres.fresh())) as db,
-        gateways.open_gateway(db, ScriptedModel(["Yes."] * 20), poll=60.0) as (opened, chat),
+        gateways.open_gateway(db, ScriptedModel(["Yes."] * 20)) as (opened, chat),
     ):
         for number in range(10):
             executed.clear()

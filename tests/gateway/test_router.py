@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -115,7 +116,7 @@ async def test_sender_denied_while_a_message_waited_is_not_answered(db: AsyncSes
 
     for sender in ("mallory", "ann"):
         place = {"route": f"agent:main:loopback:dm:{sender}", "chat": f"dm:{sender}", "address": {"chat": sender}}
-        await db.mail.add_inbound(gateways.new_inbound(sender, "Hi", sender=sender, at=db.db._clock() - 60, **place))
+        await db.mail.add_inbound(gateways.new_inbound(sender, "Hi", sender=sender, at=time.time() - 60, **place))
     async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 2), may_speak=may_speak) as (_, chat):
         mallory, ann = await gateways.wait_settled(db, "mallory", "ann")
         await chat.replies(1)

@@ -18,6 +18,8 @@ from tests.support.gateways import ROUTE
 
 HOUR = 3600.0
 
+SENDER = routes.Principal("telegram:42", "telegram:42")
+
 
 def incoming(kind: gateway_platform.ChatKind = "dm", *chat: str, sender: str = "42") -> gateway_platform.Incoming:
     return gateway_platform.Incoming(platform="telegram", key="1", kind=kind, chat=chat or ("42",), sender=sender)
@@ -37,7 +39,7 @@ def incoming(kind: gateway_platform.ChatKind = "dm", *chat: str, sender: str = "
 )
 def test_chat_has_a_route_and_an_owner(given: gateway_platform.Incoming, shared: bool, route: str, owner: str) -> None:
     assert routes.route_of("main", given, shared) == route
-    assert routes.owner_of(route, given.platform, given.sender) == owner
+    assert routes.identity_of(route, given.platform, given.sender) == owner
     assert routes.platform_of(route) == "telegram"
     assert routes.has_profile("main", route)
     assert not routes.has_profile("mai", route)
@@ -69,10 +71,10 @@ def test_routes_and_owners_of_any_two_chats_are_different(
     assert validation.check_route(mine) == mine
     assert (routes.chat_of(one) == routes.chat_of(other)) == ((one.kind, one.chat) == (other.kind, other.chat))
     owner, another = (
-        routes.owner_of(routes.route_of("main", each), each.platform, each.sender) for each in (one, other)
+        routes.identity_of(routes.route_of("main", each), each.platform, each.sender) for each in (one, other)
     )
     assert (owner == another) == ((one.platform, one.sender) == (other.platform, other.sender))
-    group = routes.owner_of(routes.route_of("main", other, shared=True), other.platform, other.sender)
+    group = routes.identity_of(routes.route_of("main", other, shared=True), other.platform, other.sender)
     assert other.kind == "dm" or owner != group
 
 
@@ -80,7 +82,7 @@ def test_routes_and_owners_of_any_two_chats_are_different(
 
 
 async def begin(db: AsyncSessionDB, name: str = "talk", *, bind: bool = True) -> None:
-    await db.create_session(name, source="test")
+    await db.create_session(name, source="test", owner=SENDER.owner)
     await db.append_message(name, role="user", content="Hi")
     if bind:
         await db.bind_route(ROUTE, name, version=0)
@@ -92,7 +94,7 @@ async def test_chat_begins_a_new_conversation_when_its_policy_says_so(idle: floa
     async with gateways.store(clock=clock) as db:
         await begin(db)
         clock.advance(idle * HOUR)
-        found = await routes.RouteBindings(db, settings.ResetPolicy("idle", hours=2), clock).target(ROUTE)
+        found = await routes.RouteBindings(db, settings.ResetPolicy("idle", hours=2), clock).target(ROUTE, SENDER)
         assert (found != "talk") is (idle == 2.0)
         assert (await db.route(ROUTE)).conversation_id == (None if idle == 2.0 else "talk")
         assert (await db.conversation("talk")).live
@@ -105,17 +107,17 @@ async def test_chat_is_not_reset_while_a_process_of_its_conversation_runs() -> N
         await db.processes.record_start(conversations.process("p1", "talk"))
         clock.advance(100 * HOUR)
         bindings = routes.RouteBindings(db, settings.ResetPolicy("idle", hours=1), clock)
-        assert await bindings.target(ROUTE) == "talk"
+        assert await bindings.target(ROUTE, SENDER) == "talk"
         await db.processes.record_end("p1", "exited", 0, "It ended.")
-        assert await bindings.target(ROUTE) != "talk"
+        assert await bindings.target(ROUTE, SENDER) != "talk"
 
 
 async def test_id_of_a_deleted_conversation_is_not_reused(db: AsyncSessionDB) -> None:
-    bindings = routes.RouteBindings(db, settings.ResetPolicy(), db.db._clock)
-    coming = await bindings.target(ROUTE)
+    bindings = routes.RouteBindings(db, settings.ResetPolicy(), time.time)
+    coming = await bindings.target(ROUTE, SENDER)
     await begin(db, coming, bind=False)
     await db.delete_conversation(coming)
-    assert await bindings.target(ROUTE) != coming
+    assert await bindings.target(ROUTE, SENDER) != coming
 
 
 # --- resets ---------------------------------------------------------------------------------------------------

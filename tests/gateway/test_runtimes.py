@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors, events
-from holdfast.gateway import runtimes
+from holdfast.gateway import routes, runtimes
 from holdfast.model import ScriptedModel
 from holdfast.runtime import runtime
 from tests.support import conversations, gateways
@@ -26,20 +26,20 @@ class Pool(runtimes.RuntimePool):
         factory = gateways.runtime_factory(db, model or ScriptedModel(["At last."] * 9))
 
         @asynccontextmanager
-        async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
-            self.opened.append(owner)
+        async def open_runtime(principal: routes.Principal) -> AsyncIterator[runtime.Runtime]:
+            self.opened.append(principal.owner)
             await asyncio.sleep(0)
             if len(self.opened) <= fails:
                 raise errors.SettingInvalid("There is no such model.")
-            async with factory(owner) as found:
+            async with factory(principal) as found:
                 yield found
-            self.closed.append(owner)
+            self.closed.append(principal.owner)
 
         self.open_runtime = open_runtime
         super().__init__(open_runtime, **given)
 
     async def visit(self, owner: str) -> runtime.Runtime:
-        async with self.use(owner) as found:
+        async with self.use(routes.Principal(owner, owner)) as found:
             return found
 
 

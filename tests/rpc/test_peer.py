@@ -76,6 +76,7 @@ async def test_rest_of_a_batch_with_too_large_responses_is_refused_and_not_run()
         # The request of a batch that has ended does not use a slot.
         client.send(request(0, "wait", []), [request(1, "wait", []), request(3, "echo", [])])
         await polling.until_async(lambda: len(client.started) == 2)
+        await rpc_peers.settle()  # until the slot of the ended request is free
         client.send([request(number, "give", [5_000]) for number in range(10, 13)])
         # Both free slots were used before the responses were too large.
         codes = [each.get("error", {}).get("code") for each in await client.receive()]

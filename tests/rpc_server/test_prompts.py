@@ -120,12 +120,13 @@ async def test_attached_images_are_sent_with_the_next_prompt_only() -> None:
         first, _, second, _ = await server.db.transcript(key)
         kinds = [each["type"] for each in first.content if isinstance(each, dict)]
         assert kinds == ["note", "text", "image", "image"]
+        assert str(server.model.requests[0].messages).count(IMAGE["data"]) == 2
         assert second.content == "And now?"
         assert (await client.call("session.info", session_id=key))["options"]["images"] == 0
         assert content_parts.text(first.content) == "What is it?"
 
 
-@pytest.mark.parametrize(("data", "why"), [("%%%", "base64"), (IMAGE["data"][:40], "not a valid PNG")])
+@pytest.mark.parametrize(("data", "why"), [("%%%", "base64"), (IMAGE["data"][:40], "not a PNG")])
 async def test_invalid_image_is_refused_and_changes_nothing(data: str, why: str) -> None:
     async with rpc_client.connect(["a"]) as (server, client):
         key, options = await client.start_conversation(), {"images": [{"data": data}]}

@@ -60,7 +60,7 @@ async def test_requests_are_pending_in_order_until_they_are_answered_once(calls:
     assert (await one, calls.queue.pending) == (ALLOWED, [second])
     again = await calls.queue.answer(approve(first))
     assert (again.accepted, bool(again.notice)) == (False, True)
-    calls.queue.deny_unanswered(second.request_id, "Nobody saw it.")
+    calls.queue.deny_unanswered(second.request_id, "No client is connected.")
     assert (await two, calls.queue.pending) == (DENIED, [])
 
 

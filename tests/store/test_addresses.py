@@ -20,7 +20,7 @@ from tests.support import postgres, tls, two_hosts
 
 @pytest.mark.parametrize("source", ["address", "environment"])
 def test_unreachable_server_is_named_without_the_password(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    port = postgres._free_port()
+    port = postgres.free_port()
     address = f"postgresql://me:hunter2@127.0.0.1:{port}/db"
     if source == "environment":
         address = "postgresql:///db"
@@ -120,7 +120,7 @@ def test_untrusted_server_is_refused(guarded: Guarded, host: str, trusted: str, 
     assert postgres.shared().password not in two_hosts.full_message(refusal.value)
 
 
-# --- what libpq finds beside the address ------------------------------------------------------------------------
+# --- settings that libpq reads elsewhere ------------------------------------------------------------------------
 
 
 def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path) -> None:

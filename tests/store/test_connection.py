@@ -11,11 +11,11 @@ from holdfast import SessionDB, errors, fault_points
 from holdfast.store.postgres import errors as postgres_errors
 from tests.support import conversations, postgres, postgres_proxy, two_hosts
 
-# --- what is set ------------------------------------------------------------------------------------------------
+# --- session settings-------------------------------------------------------------------------------------------
 
 
 def with_setting(address: str, setting: str) -> str:
-    """The address of a store for whose sessions something else is the default."""
+    """The address of a store with other session defaults."""
     return f"{address}%20{postgres.quote(f'-c{setting}', safe='')}"
 
 
@@ -72,12 +72,12 @@ def test_sqlstate_becomes_an_error_of_its_kind(state: str, kind: type[errors.Sto
     assert type(postgres_errors.from_sqlstate(state, "said", "there")) is kind
 
 
-# --- servers that take no writes, or nobody, for a while ----------------------------------------------------------
+# --- servers that refuse writes, or connections, for a while ------------------------------------------------------
 
 
 @pytest.fixture
 def role() -> Iterator[str]:
-    """One that may do everything and has settings of its own."""
+    """A superuser role with settings."""
     name, admin = f"r{postgres.secrets.token_hex(6)}", postgres.admin()
     admin.execute(f"CREATE ROLE {name} SUPERUSER LOGIN")
     yield name

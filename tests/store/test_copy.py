@@ -75,7 +75,7 @@ def target(clock: conversations.Clock) -> SessionDB:
     return in_memory(clock)
 
 
-# --- what is copied ----------------------------------------------------------------------------------------------
+# --- copied content ----------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=15)
@@ -205,7 +205,7 @@ def test_unverified_copy_is_not_finished_after_either_side_changed(
     assert bool(target.get_session("mine")) == (written_to == "target")
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------
+# --- refusals ----------------------------------------------------------------------------------------------------
 
 CHANGES: dict[str, Callable[[SessionDB], object]] = {
     "talk": lambda db: conversations.say(db, "talk", "used since"),

@@ -36,7 +36,7 @@ if __name__ == "__main__":
         master.close()
     for worker in workers:
         worker.start()
-    master.close()  # the last connection of this process: it removes the log, if SQLite believes nobody else is there
+    master.close()  # the last connection of this process: it removes the log if SQLite finds no other process
     for worker in workers:
         worker.join()
     while not acknowledged.empty():

@@ -35,7 +35,7 @@ def test_ended_process_is_dead_before_and_after_it_is_reaped() -> None:
 
 
 def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> tuple[str, str]:
-    """The place of this process, were it on such a machine."""
+    """The holder of this process if it ran on that machine."""
     same = {"hostname": "app", "boot": "b", "machine": "m", "node": 7, "namespace": "pid:[1]", **machine}
     with monkeypatch.context() as patched:
         patched.setattr(socket, "gethostname", lambda: same["hostname"])

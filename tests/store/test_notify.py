@@ -134,7 +134,7 @@ ONE, TWO = notifications.Hint("moved", "one"), notifications.Hint("moved", "two"
 
 
 class Server:
-    """A connection that records what is sent, can be paused, and fails as often as asked."""
+    """A connection that records its statements, can be paused, and fails a given number of times."""
 
     def __init__(self, failures: int = 0) -> None:
         self.sent: list[set[notifications.Hint | None]] = []
@@ -172,7 +172,7 @@ def test_hints_during_a_send_are_sent_together_and_once() -> None:
     for _ in range(50):
         sender.notify({ONE, TWO})
     server.open.set()
-    sender.close()  # sends what is pending, and nothing after
+    sender.close()  # sends pending hints, and nothing after
     sender.notify({ONE})
     assert server.sent == [{ONE}, {ONE, TWO}]
     assert (server.connected, server.closed) == (1, True)

@@ -1,4 +1,4 @@
-"""Where a store may be: on a local file system, in a folder that only its owner may write to."""
+"""A store must be on a local file system, in a folder that only its owner may write to."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_only_local_file_systems_are_accepted(kind: str, path: Path, monkeypatch
         sqlite_paths.check_not_on_network(str(path.parent))
 
 
-# --- whose it is -----------------------------------------------------------------------------------------
+# --- ownership -------------------------------------------------------------------------------------------
 
 
 def test_all_files_are_private_to_their_owner(tmp_path: Path) -> None:

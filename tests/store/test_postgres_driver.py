@@ -79,7 +79,7 @@ def test_leases_use_the_clock_of_the_server(monkeypatch: pytest.MonkeyPatch) -> 
         assert 0 < refusal.value.expires_in <= 60
 
 
-# --- what is refused, and what is loaded --------------------------------------------------------------------------
+# --- refusals and imports -----------------------------------------------------------------------------------------
 
 
 def test_error_does_not_contain_the_refused_row(pair: two_hosts.Pair) -> None:
@@ -143,7 +143,7 @@ def test_rewrite_has_no_statement_timeout_and_restores_it(db: SessionDB, monkeyp
     assert db.driver.read(lambda tx: tx.execute("SHOW statement_timeout").fetchone()) == ("10min",)
 
 
-# --- what was refused within a step -----------------------------------------------------------------------------------
+# --- refusals within a step -------------------------------------------------------------------------------------------
 
 
 def test_step_that_ignores_a_refusal_is_rolled_back(db: SessionDB) -> None:

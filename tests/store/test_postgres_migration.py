@@ -34,7 +34,7 @@ def empty() -> str:
 
 @pytest.fixture
 def made() -> Iterator[Connection]:
-    """A connection to a store that nobody has open."""
+    """A connection to a store that no process has open."""
     with psycopg.connect(postgres.fresh(), autocommit=True) as connection:
         yield connection
 
@@ -262,7 +262,7 @@ def test_database_with_another_encoding_is_refused_with_the_remedy() -> None:
 
 @pytest.fixture
 def role() -> Iterator[str]:
-    name = postgres.empty_schema()  # a name nobody has
+    name = postgres.empty_schema()  # an unused name
     admin = postgres.admin()
     admin.execute(f"CREATE ROLE {name} NOLOGIN")
     yield name

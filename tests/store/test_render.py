@@ -37,7 +37,7 @@ def page(db: SessionDB, form: render.Form, *ids: str) -> str:
 
 
 class Tags(HTMLParser):
-    """What a browser would make of a page: its tags with their attributes, and its text."""
+    """A page as a browser parses it: its tags with their attributes, and its text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -204,7 +204,7 @@ def test_damaged_index_or_inner_page_costs_nothing(damaged: Path, new: Path, par
     assert [lost for lost in report.lost if lost.conversation_id] == []
 
 
-# --- what is lost --------------------------------------------------------------------------------------------
+# --- losses --------------------------------------------------------------------------------------------------
 
 
 def test_lost_message_summary_and_attachment_are_listed(damaged: Path, new: Path) -> None:

@@ -120,7 +120,7 @@ def test_backups_are_made_and_kept_after_the_clock_was_wrong(
         clock.advance(86_400)
 
 
-# --- whose they are ------------------------------------------------------------------------------------------
+# --- ownership -----------------------------------------------------------------------------------------------
 
 
 def test_store_restored_from_the_backup_of_another_stays_itself(
@@ -157,8 +157,8 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     ],
 )
 def test_overdue_and_failed_backups_are_reported(done: str | None, failed: str | None, says: str | None) -> None:
-    told = backup_schedule.overdue_warning(done, failed, 24, now=1000.0)
-    assert told is None if says is None else says in str(told)
+    warning = backup_schedule.overdue_warning(done, failed, 24, now=1000.0)
+    assert warning is None if says is None else says in str(warning)
 
 
 def test_claim_is_acquired_once_and_released_by_its_holder_only(open_db: Open, clock: conversations.Clock) -> None:

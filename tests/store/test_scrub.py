@@ -1,4 +1,4 @@
-"""After a scrub, no six bytes of what was deleted or redacted are in any file of the store."""
+"""After a scrub, no six bytes of deleted or redacted content are in any file of the store."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_copies_on_split_pages_are_removed(tmp_path: Path, seed: int) -> None:
             name = f"c{chance.randrange(12)}"
             content = text if name == "c1" and chance.random() < 0.5 else "word " * chance.randint(1, 300)
             chance.choice((db, other)).append_message(name, role="user", content=content)
-        other.transcript("c1")  # what it remembers must not come back by what it writes
+        other.transcript("c1")  # its cached pages must not be written back
         db.delete_conversation("c1")
         backends.raw(db, "PRAGMA wal_checkpoint(TRUNCATE)")
         assert holding(tmp_path, text) == {"store.db"}

@@ -31,7 +31,7 @@ def log(*script: str) -> list[types.Message]:
 
 
 def describe(messages: list[types.Message]) -> list[str]:
-    """The same words for what came out; `closed` is a result that nobody wrote, `note` a result without a call."""
+    """Describe messages in the same words; `closed` is a synthetic result, `note` a result without a call."""
     words = []
     for message in messages:
         if message.role == "tool":

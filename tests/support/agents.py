@@ -1,4 +1,4 @@
-"""What the tests of agents share: a store in memory, a scripted model, and events that are kept."""
+"""Support for tests of agents: a store in memory, a scripted model, recorded events, a settable clock."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import settings
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
+from tests.support import polling
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ async def store(target: str = ":memory:", **options: Any) -> AsyncIterator[Async
 
 
 class LoopClock:
-    """The clock of the running event loop, which a test advances: what is due by then happens at once."""
+    """The clock of the running event loop, which a test advances: timers that are due by then run at once."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -34,12 +35,17 @@ class LoopClock:
     def advance(self, seconds: float) -> None:
         self._ahead += seconds
 
-    async def finish(self, work: Awaitable[T]) -> T:
-        """Advance the clock until this is done, and return its result."""
-        task = asyncio.ensure_future(work)
-        while not task.done():
-            self.advance(0.5)
-            await asyncio.sleep(0.001)
+    async def finish(self, work: Awaitable[T], within: float = 60.0) -> T:
+        """Advance the clock by at most `within` seconds, so that this ends; return its result."""
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        end = loop.time() + within
+
+        def is_done() -> bool:
+            # Afterwards the clock stands still: work may need real time, but no later timer runs.
+            self.advance(min(0.5, end - loop.time()))
+            return task.done()
+
+        await polling.until_async(is_done, f"the end of {work} within {within} s of the clock")
         return await task
 
 
@@ -110,6 +116,18 @@ def says(name: str, text: str = "ok", parallel: bool = True) -> tools.Tool:
         return text
 
     return tool(name, run, parallel)
+
+
+class Gate:
+    """A tool that reports that it was called, and returns when `go` is set."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: object) -> types.Content:
+        self.reached.set()
+        await self.go.wait()
+        return "ok"
 
 
 class Stuck:

@@ -256,7 +256,7 @@ _DAMAGES = {
     "what came in became no message": ("inbox", "UPDATE inbox SET seq = 99 WHERE outcome IS NOT NULL"),
     "what came in is half settled": ("inbox", "UPDATE inbox SET settled_by = 'u' WHERE outcome IS NULL"),
     "a process is of no conversation": ("processes", "UPDATE processes SET conversation = 99"),
-    "a process ended and nobody is told": ("processes", "DELETE FROM inbox WHERE kind = 'process'"),
+    "a process ended without a notice": ("processes", "DELETE FROM inbox WHERE kind = 'process'"),
     "a process runs and has ended": ("processes", "UPDATE processes SET ended_at = 1 WHERE state = 'running'"),
     "a grant holds nowhere": ("grants", "UPDATE grants SET conversation = 99"),
     "an act is of no conversation": ("audit", "UPDATE audit SET conversation = 99"),

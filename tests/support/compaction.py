@@ -100,9 +100,9 @@ def priced_summarizer() -> summary.ModelSummarizer:
     return summary.ModelSummarizer(ScriptedModel([summarize], name="small/model", window=100_000))
 
 
-async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk") -> None:
+async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk", owner: str = "") -> None:
     """Create a conversation with this many long exchanges."""
-    await db.create_session(name, source="test")
+    await db.create_session(name, source="test", owner=owner)
     for number in range(exchanges):
         asked = f"Question {number}: what about the harbour at pier {number}? " + "It is windy there. " * 8
         answered = f"Answer {number}: pier {number} is closed. " + "The boats stay in. " * 8

@@ -91,18 +91,19 @@ def act(db: SessionDB, session_id: str) -> None:
     db.processes.record_end("ended", "exited", 0, "It ended.")
     db.permissions.grant("o", "shell(git diff)", session_id=session_id, by="me")
     db.permissions.end_audit(db.permissions.begin_audit(session_id, "call", "shell", "git diff", True, "a rule"), True)
-    db.permissions.begin_audit(session_id, "other", "shell", "rm -r /", False, "nobody could answer")
+    db.permissions.begin_audit(session_id, "other", "shell", "rm -r /", False, "no approver")
 
 
-def everything(db: SessionDB) -> object:
-    """Return all that can be read of a store."""
+def everything(db: SessionDB, *owners: str) -> object:
+    """Return all that can be read of a store, or of these owners."""
     reads: list[Callable[[str], object]] = [db.conversation, db.transcript, db.hides, db.pins, db.compactions]
     reads += [db.routes, db.budget, db.mail.inbox_entries, db.processes.all, db.permissions.audit_log]
-    reads += [lambda id_, owner=owner: db.permissions.grants(owner, id_) for owner in ("", "o")]
-    memories: list[object] = [db.memory.all(owner) for owner in ("", "o")]
+    reads += [lambda id_, owner=owner: db.permissions.grants(owner, id_) for owner in owners or ("", "o")]
+    memories: list[object] = [db.memory.all(owner) for owner in owners or ("", "o")]
     return memories + [
         (session, contents(db.context(session.id)), [read(session.id) for read in reads])
         for session in db.list_sessions(every=True, limit=10_000)
+        if not owners or session.owner in owners
     ]
 
 

@@ -52,7 +52,7 @@ class Disk(apsw.VFS):
     def arm(self, at: int | None, how: str) -> None:
         self.count, self.at, self.how = 0, at, how
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.at = None
 
     def xOpen(self, name: Any, flags: list[int]) -> File:  # noqa: N802
@@ -66,7 +66,7 @@ class Disk(apsw.VFS):
     def _synced(self, fd: int) -> None:
         name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
         if self.how == "hole" and self.at is not None and self.count >= self.at:
-            self.mend()
+            self.repair()
             self.touched("lost", name)
             raise OSError(errno.EIO, "the disk of this test has a hole")
         if not self.touched("sync", name) and self.how == "unsynced":
@@ -74,7 +74,7 @@ class Disk(apsw.VFS):
         self._sync(fd)
 
     def _filled(self, fd: int, size: int) -> None:
-        """What the store finds when it tries whether there is room."""
+        """Allocate space, or fail as if a quota were reached."""
         if self.how == "quota" and self.at is not None and self.count > self.at:
             raise OSError(errno.EDQUOT, "the quota of this test is reached")
         self._fill(fd, size)

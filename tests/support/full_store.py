@@ -33,7 +33,7 @@ def rows(db: SessionDB, table: copy_tables.CopyTable) -> list[Any]:
 def fill(db: SessionDB, clock: conversations.Clock) -> None:
     """Add something of every kind, in every state."""
     picture = db.blobs.put(PICTURE, "image/png")
-    db.blobs.put(b"named by nobody yet")
+    db.blobs.put(b"not referenced yet")
     conversations.begin(db, "talk", "one", "two", "three", title="Talk")
     db.set_session_folder("talk", "/work/talk")
     db.set_session_metadata("talk", {"ticket": 4711, "": ["\0", None]})

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import AIAgent, AsyncSessionDB, types
 from holdfast.agent import approvals
-from holdfast.gateway import gateway, gateway_context, platform, runtimes
+from holdfast.gateway import gateway, gateway_context, platform, routes, runtimes
 from holdfast.gateway import settings as gateway_settings
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -20,20 +20,8 @@ from holdfast.runtime import runtime
 from tests.support import agents, memory_platform
 from tests.support.polling import until_async
 
-store = agents.store
+store, Gate = agents.store, agents.Gate
 ROUTE = "agent:main:loopback:dm:local"
-
-
-class Gate:
-    """A tool that reports that it was called, and returns when `go` is set."""
-
-    def __init__(self) -> None:
-        self.reached, self.go = asyncio.Event(), asyncio.Event()
-
-    async def __call__(self, _: object) -> types.Content:
-        self.reached.set()
-        await self.go.wait()
-        return "ok"
 
 
 class HeldModel(ScriptedModel):
@@ -57,8 +45,9 @@ def runtime_factory(
     choice = model if isinstance(model, agents.ModelChoice) else None
 
     @asynccontextmanager
-    async def open_runtime(owner: str) -> AsyncIterator[runtime.Runtime]:
-        permissions = approvals.Approvals(db.permissions, owner=owner)
+    async def open_runtime(principal: routes.Principal) -> AsyncIterator[runtime.Runtime]:
+        identity, owner = principal.identity, principal.owner
+        permissions = approvals.Approvals(db.permissions, owner=identity)
 
         async def build(conversation_id: str) -> AIAgent:
             options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
@@ -83,7 +72,7 @@ async def open_gateway(
     may_speak: platform.SenderCheck = gateway_context.is_always,
     shared: bool = False,
     grace: float = 0.0,
-    poll: float = 0.02,
+    poll: float = 60.0,
     **given: Any,
 ) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
     """Run a gateway; yield it and its first platform. Further options are those of the agents."""

@@ -56,11 +56,15 @@ async def open_web(
     *,
     tokens: Mapping[str, str] = TOKENS,
     wanted: gateway_settings.Http | None = None,
+    poll: float = 60.0,
     **given: Any,
 ) -> AsyncIterator[Web]:
-    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens, poll_seconds=0.01)
+    platform = http_platform.HttpPlatform(db, wanted, tokens=tokens, poll_seconds=poll)
     chats = [memory_platform.MemoryPlatform(), platform]
-    async with gateways.open_gateway(db, model, platforms=chats, **given) as (opened, _), client_of(platform) as client:
+    async with (
+        gateways.open_gateway(db, model, platforms=chats, poll=poll, **given) as (opened, _),
+        client_of(platform) as client,
+    ):
         platform.metrics = opened.metrics
         while not platform.is_ready:
             await asyncio.sleep(0)

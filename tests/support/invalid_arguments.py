@@ -46,13 +46,17 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
         for call in (
             "get_session", "conversation", "head", "sessions", "continuations", "resume", "usage", "hides", "pins",
             "delete_conversation", "snapshot", "get_compression_lock_holder", "undo_compaction", "redo_compaction",
-            "compactions", "budget", "routes", "mail.last_chat",
+            "compactions", "budget", "routes", "mail.last_chat", "mail.linked_chats", "contacts.create_link_code",
         )
     },
     **{f"mail.{call}": {"limit": 3} for call in ("open_routes", "open_inboxes", "backlog", "failures")},
     **{f"mail.{call}": {"inbound_id": 1} for call in ("inbound", "joined_inbound", "replies")},
     **{f"mail.{call}": {"outgoing_id": 1} for call in ("resend", "outgoing")},
-    **{f"contacts.{call}": {"platform": "far", "sender": "7"} for call in ("get", "delete", "renew_pairing_code")},
+    **{
+        f"contacts.{call}": {"platform": "far", "sender": "7"}
+        for call in ("get", "delete", "renew_pairing_code", "linked_owner", "unlink")
+    },
+    "blobs.referenced_by": {"session_id": "talk", "digest": "0" * 64},
     **{f"blobs.{call}": {"digest": "0" * 64} for call in ("get", "open")},
     "create_session": {
         "session_id": "new", "source": "s", "model": "m", "parent_session_id": "talk", "title": "t", "owner": "o",
@@ -165,6 +169,11 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "contacts.mark_stranger_notified": {"platform": "far", "sender": "7", "now": 1.0},
     "contacts.create_pairing_code": {"platform": "far", "sender": "7", "name": "Ada", "now": 1.0},
     "contacts.pair": lambda db: {"platform": "far", "code": db.contacts.create_pairing_code("far", "7"), "by": "me"},
+    "contacts.links": {"owner": "o"},
+    "contacts.link": {"platform": "far", "sender": "7", "owner": "o"},
+    "contacts.link_by_code": lambda db: {
+        "platform": "far", "sender": "7", "code": db.contacts.create_link_code("talk")
+    },
     "admin.titles_to_redact": {"session_id": "talk", "seq": 1},
     "admin.get_meta": {"key": "note"},
     "admin.set_meta": {"key": "note", "value": "x"},

@@ -15,7 +15,7 @@ CLAIM = f"route:{ROUTE}"
 TABLES = [
     table
     for table in copy_tables.COPY_TABLES
-    if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts")
+    if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts", "links")
 ]
 
 
@@ -87,5 +87,6 @@ def correspond(db: SessionDB) -> None:
     db.delete_conversation("lost")
     db.contacts.allow("far", "7", "admin", "me", "Ada")
     db.contacts.create_pairing_code("far", "8", "Eve")
+    db.contacts.link("near", "7", "far:7")
     with contextlib.suppress(errors.PairingRefused):
         db.contacts.pair("far", "WRONG")

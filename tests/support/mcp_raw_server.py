@@ -122,7 +122,7 @@ def call_tool(number: Any, params: dict[str, Any]) -> None:
         case "secret":
             send(id=number, error={"code": -32603, "message": f"cannot use {SECRET}"})
             return
-        case "lively":  # It never ends, and reports progress until it is told to stop.
+        case "lively":  # It never ends, and reports progress until it receives a line.
             while not select.select([0], [], [], 0.02)[0]:
                 send_progress(params, time.monotonic_ns())
             return

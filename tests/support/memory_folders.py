@@ -47,17 +47,17 @@ def _read(path: Path, folder: Path) -> _File:
 
 def fingerprint(folder: str) -> str:
     """A digest of all names, modes and contents; no store in the folder may be open."""
-    told = sha256()
+    digest = sha256()
     for place, folders, files in os.walk(folder):
         folders.sort()
         for name in sorted(files):
             path = f"{place}/{name}"
             with open(path, "rb") as file:
                 content = file.read()
-            told.update(f"{path.removeprefix(folder)}\0{os.stat(path).st_mode}\0{len(content)}\0".encode())
-            told.update(content)
-        told.update("\0".join([place.removeprefix(folder), *folders, "\n"]).encode())
-    return told.hexdigest()
+            digest.update(f"{path.removeprefix(folder)}\0{os.stat(path).st_mode}\0{len(content)}\0".encode())
+            digest.update(content)
+        digest.update("\0".join([place.removeprefix(folder), *folders, "\n"]).encode())
+    return digest.hexdigest()
 
 
 def shared_memory() -> str | None:

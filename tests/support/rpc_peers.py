@@ -71,7 +71,7 @@ class FakeClient:
         return await self.receive()
 
     async def wait_closed(self) -> None:
-        """Wait until the peer has ended, without reading what it sent."""
+        """Wait until the peer has ended, without reading its output."""
         while not self.channel.sent.empty():
             self.channel.sent.get_nowait()
         async with asyncio.timeout(TIMEOUT_SECONDS):

@@ -44,6 +44,7 @@ class SlackServer:
         self.sockets: list[websockets.WebSocket] = []
         self.names = {"U1": "Ann"}
         self.tokens: list[str] = []
+        self.scopes = sorted(slack.SCOPES)
         self._numbers = itertools.count(1)
         self._began = time.time()
 
@@ -56,6 +57,7 @@ class SlackServer:
             routing.WebSocketRoute("/link", self._link),
         ]
         listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for a known protocol.
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(
             applications.Starlette(routes=routes), ws="websockets-sansio", lifespan="off", log_config=None
@@ -146,10 +148,11 @@ class SlackServer:
         if self.lost.get(method):
             self.lost[method] -= 1
             return responses.Response(status_code=503)
-        return responses.JSONResponse({"ok": "error" not in answer, **answer})
+        headers = {"x-oauth-scopes": ",".join(self.scopes)}
+        return responses.JSONResponse({"ok": "error" not in answer, **answer}, headers=headers)
 
     def _auth_test(self, _: dict[str, Any]) -> dict[str, Any]:
-        return {"user_id": BOT, "bot_id": "B1", "team_id": "T1"}
+        return {"user_id": BOT, "user": "holdfast", "bot_id": "B1", "team_id": "T1", "team": "Harbour"}
 
     def _apps_connections_open(self, _: dict[str, Any]) -> dict[str, Any]:
         return {"url": self.url.replace("http", "ws") + "/link?ticket=1"}

@@ -84,6 +84,8 @@ class BotApi:
         self.messages: dict[int, dict[str, Any]] = {}
         """The bot's messages by id."""
         self.files: dict[str, bytes] = {}
+        self.webhook = ""
+        """The address of the registered webhook."""
         self.failures: dict[str, list[Exception | Response | asyncio.Event]] = defaultdict(list)
         """The next outcomes by method. A Response replaces that of a request that took effect; an Event delays it."""
         self._changed, self._closed = asyncio.Condition(), False
@@ -152,6 +154,9 @@ class BotApi:
     async def do_getme(self, _: dict[str, Any]) -> Any:
         return ME
 
+    async def do_getwebhookinfo(self, _: dict[str, Any]) -> Any:
+        return {"url": self.webhook, "has_custom_certificate": False, "pending_update_count": 0}
+
     async def do_getupdates(self, given: dict[str, Any]) -> Any:
         self.confirmed = max(self.confirmed, given.get("offset", 0))
         async with self._changed:
@@ -196,7 +201,8 @@ class BotApi:
     async def do_getfile(self, given: dict[str, Any]) -> Any:
         if given["file_id"] not in self.files:
             raise BotError(400, "Bad Request: wrong file_id")
-        return {"file_id": given["file_id"], "file_unique_id": "u", "file_path": given["file_id"]}
+        name = given["file_id"]
+        return {"file_id": name, "file_unique_id": "u", "file_path": name, "file_size": len(self.files[name])}
 
     async def _accept(self, _: dict[str, Any]) -> Any:
         return True
@@ -249,6 +255,7 @@ async def serve() -> AsyncIterator[BotApi]:
         ]
     )
     listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for a known protocol.
     listening.setblocking(False)
     api.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     async with server.serve(router, listening):

@@ -1,6 +1,6 @@
-"""TLS for tests: certificates of our own, and a front that takes TLS off for a server that has none of its own.
+"""TLS for tests: a certificate authority, and a proxy that terminates TLS for a server without it.
 
-PostgreSQL of the wheel is made without TLS. What a client asks for and checks is the same, whoever answers it.
+PostgreSQL of the wheel is made without TLS. A client requests and checks the same with any server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ASKED = bytes.fromhex("0000000804d2162f")
 
 
 class Authority:
-    """Who signs certificates, and the file that says so."""
+    """A certificate authority and the file of its root certificate."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,14 +29,21 @@ class Authority:
         self._ca.cert_pem.write_to_path(str(self.root))
 
     def context(self, *names: str) -> ssl.SSLContext:
-        """What a server of these names shows."""
+        """Return a server context with a certificate for these names."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._ca.issue_cert(*names).configure_cert(context)
         return context
 
+    def write(self, name: str, certificate: Path, key: Path) -> None:
+        """Write a certificate and its key to files, for a server that is a separate program."""
+        issued = self._ca.issue_cert(name)
+        issued.private_key_pem.write_to_path(str(key))
+        for each in issued.cert_chain_pems:
+            each.write_to_path(str(certificate), append=True)
+
 
 class Front:
-    """Before a server on this machine: whoever asks for TLS gets it, and who does not goes through as he is."""
+    """A proxy of a local server: clients that request TLS get it, others are forwarded unencrypted."""
 
     def __init__(self, server: int, context: ssl.SSLContext) -> None:
         self._server, self._context = server, context

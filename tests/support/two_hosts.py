@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -61,7 +62,7 @@ class Pair:
 
 
 def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[Tx], object]:
-    return log.AppendRequest(session_id, [NewMessage(role="user", content=text, **more)], db._clock())
+    return log.AppendRequest(session_id, [NewMessage(role="user", content=text, **more)], time.time())
 
 
 def content(db: SessionDB, digest: str) -> bytes:

@@ -163,8 +163,8 @@ def test_tool_line_is_narrower_than_the_terminal() -> None:
 
 def test_notices_do_not_break_an_open_reply() -> None:
     page = LivePage(columns=40)
-    page.draw(events.TextDelta("```\none\ntw"), events.Answer("Nothing waits."), events.Notice("Told."))
-    assert page.draw(events.TextDelta("o  *x*\n```\n")) == "```\none\nNothing waits.\nTold.\ntwo  *x*\n```"
+    page.draw(events.TextDelta("```\none\ntw"), events.Answer("Nothing waits."), events.Notice("Noted."))
+    assert page.draw(events.TextDelta("o  *x*\n```\n")) == "```\none\nNothing waits.\nNoted.\ntwo  *x*\n```"
 
 
 @pytest.mark.parametrize(

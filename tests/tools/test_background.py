@@ -280,7 +280,7 @@ PROGRAM = textwrap.dedent("""
 
 
 def run_program(leash: Leash, folder: Path, *commands: str) -> subprocess.Popen[bytes]:
-    """Start the commands in a program of its own; without commands, watch until all processes have ended."""
+    """Start the commands in a separate program; without commands, watch until all processes have ended."""
     line = [sys.executable, "-c", PROGRAM, str(folder), *commands]
     return subprocess.Popen(line, env=leash.environment, cwd=ROOT, stdout=subprocess.PIPE)
 

@@ -35,8 +35,8 @@ class ToolCaller:
         return str(result.content)
 
     async def start(self, command: str, **more: Any) -> str:
-        told = await self("start_process", command=command, **more)
-        return told.removeprefix("Started as process ").removesuffix(".")
+        shown = await self("start_process", command=command, **more)
+        return shown.removeprefix("Started as process ").removesuffix(".")
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ async def test_output_of_a_redacted_process_cannot_be_read(call: ToolCaller) -> 
     assert "key=17" in await call("wait_process", id=name)
     call.records.redact(name)
     for tool in ("read", "wait", "kill"):
-        told = await call(f"{tool}_process", id=name)
-        assert told.startswith(f"[process {name}: exited with code 0]")
-        assert "redacted" in told
-        assert "17" not in told.partition("\n")[2]
+        shown = await call(f"{tool}_process", id=name)
+        assert shown.startswith(f"[process {name}: exited with code 0]")
+        assert "redacted" in shown
+        assert "17" not in shown.partition("\n")[2]
     assert (await call("read_process", id=name, from_byte=0)).count("17") == name.count("17")
     assert (await call("list_processes")).endswith("  redacted")

@@ -127,12 +127,12 @@ async def test_slow_expression_is_ended_in_each_file_and_does_not_block_the_loop
     while not search.done():
         await asyncio.sleep(0.005)
         iterations += 1
-    told = (await search).content
-    assert told == "good:1: aaa\n[The expression took too long in 1 files, which were searched in part.]"
+    found = (await search).content
+    assert found == "good:1: aaa\n[The expression took too long in 1 files, which were searched in part.]"
     assert iterations > 1
     write_slow_files(tmp_path, 20)
-    told = (await FileTools(tmp_path).awaited("search_files", text=SLOW, regex=True)).content
-    assert "the expression takes too long; use a simpler one" in str(told)
+    found = (await FileTools(tmp_path).awaited("search_files", text=SLOW, regex=True)).content
+    assert "the expression takes too long; use a simpler one" in str(found)
 
 
 async def test_cancelled_work_in_a_thread_has_stopped_when_the_caller_continues() -> None:

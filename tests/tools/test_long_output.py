@@ -77,8 +77,8 @@ async def test_pointer_gives_access_to_every_character(outputs: OutputStore) -> 
     assert len(shown) < long_output.MAX_OUTPUT + 300
     found, begin = "", 0
     while begin < len(LONG):
-        told = str((await outputs.read(id=kept["blob"], from_character=begin)).content)
-        head, _, piece = told.partition("\n")
+        shown = str((await outputs.read(id=kept["blob"], from_character=begin)).content)
+        head, _, piece = shown.partition("\n")
         assert head == f"[characters {begin:,} to {begin + len(piece):,} of {len(LONG):,}]"
         found, begin = found + piece, begin + len(piece)
     assert found == LONG

@@ -7,7 +7,6 @@ import io
 import os
 import struct
 import tracemalloc
-import zlib
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast import content_parts, errors
 from holdfast.tools.files import images, read
 from tests.support.file_tools import FileTools
+from tests.support.image_files import png
 
 
 @pytest.mark.parametrize(
@@ -119,15 +119,6 @@ def test_cancelled_read_stops_early(tmp_path: Path) -> None:
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) < 1_000_000
 
 
-def chunk(name: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
-
-
-def png(width: int = 2, height: int = 1) -> bytes:
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"\0\1\2")) + chunk(b"IEND", b"")
-
-
 JPEG = (
     b"\xff\xd8\xff\xe0\x00\x04JF" + b"\xff\xc0\x00\x0b\x08" + struct.pack(">HH", 3, 4) + b"\x01\x01\x11\x00"
     b"\xff\xda\x00\x08\x01\x01\x00\x00\x3f\x00" + b"data" + b"\xff\xd9"
@@ -144,8 +135,8 @@ def test_image_is_shown_to_the_model(tmp_path: Path, kind: str) -> None:
     data, width, height = KINDS[kind]
     (tmp_path / "shot").write_bytes(data)
     result = FileTools(tmp_path)("read_file", path="shot")
-    told, image = content_parts.parse(result.content)
-    assert told == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
+    note, image = content_parts.parse(result.content)
+    assert note == content_parts.Text(f"[shot: {kind}, {width} x {height}, {len(data)} bytes]")
     assert image == content_parts.Image(media_type=kind, data=base64.b64encode(data).decode())
 
 
@@ -170,10 +161,10 @@ def test_any_bytes_after_a_header_are_refused(kind: str, data: bytes) -> None:
 
 
 def test_large_image_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "wide.png").write_bytes(png(read.MAX_IMAGE_SIDE + 1))
-    (tmp_path / "long.png").write_bytes(png() + b"\0" * read.MAX_IMAGE_BYTES)
+    (tmp_path / "wide.png").write_bytes(png(images.MAX_SIDE + 1))
+    (tmp_path / "long.png").write_bytes(png() + b"\0" * images.MAX_BYTES)
     tools = FileTools(tmp_path)
-    for name, told in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
+    for name, reason in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
         result = tools("read_file", path=name)
         assert not result.ok
-        assert told in str(result.content)
+        assert reason in str(result.content)

@@ -93,5 +93,5 @@ def test_secret_is_read_only_with_approval_and_never_searched(tmp_path: Path, pa
     assert (act.kind, bool(act.danger), act.paths) == ("look", True, (str(tmp_path / ".env"),))
     assert FileTools(tmp_path).text("read_file", path=path) == "1\tKEY=abc"
     (tmp_path / "a.py").write_text("KEY=os", encoding="utf-8")
-    told = FileTools(tmp_path).text("search_files", text="KEY=")
-    assert told == "a.py:1: KEY=os\n[1 files that may hold secrets were not searched.]"
+    found = FileTools(tmp_path).text("search_files", text="KEY=")
+    assert found == "a.py:1: KEY=os\n[1 files that may hold secrets were not searched.]"

@@ -55,7 +55,7 @@ async def test_command_runs_in_the_given_folder_with_the_given_environment(run: 
     assert first.startswith(f"{run.root}\ns1 ")
     assert second.startswith(f"{run.root}/sub\ns1 ")
     # The mark that identifies the processes of a call is unique.
-    assert len({told.splitlines()[1] for told in (first, second)}) == 2
+    assert len({each.splitlines()[1] for each in (first, second)}) == 2
     assert "outside of the workspace" in await run("pwd", folder="..")
 
 

@@ -185,10 +185,10 @@ async def test_no_process_is_left_when_the_call_returns(leash: Leash, tmp_path: 
     command = f"setsid sleep 1001 & sleep 1000 & {attack}; sleep 1000"
     # An attack that ends the command has enough time on a busy machine, too.
     seconds = 0.5 if result == UNHARMED else 60
-    told = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
+    ended = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
     assert leash.at_large() == []
-    assert result in str(told.content)
-    assert not told.ok
+    assert result in str(ended.content)
+    assert not ended.ok
 
 
 async def test_command_that_stops_its_supervisor_forever_is_killed(
@@ -209,9 +209,9 @@ async def test_call_returns_although_a_daemon_holds_the_pipe_of_the_killed_super
     # A child kills the supervisor, as the command itself dies with it.
     command = "exec 7>/proc/$PPID/fd/1; setsid sleep 1001 & kill -9 $PPID & sleep 1000"
     for seconds in (0.5, 30):
-        told = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
+        ended = await shell.run_tied(command, str(tmp_path), seconds, leash.environment)
         assert leash.at_large() == []
-        if "exit code is unknown" in str(told.content):
+        if "exit code is unknown" in str(ended.content):
             return
     pytest.fail("the supervisor was not killed")
 

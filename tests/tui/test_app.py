@@ -73,9 +73,9 @@ async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriv
     await tui.wait_for("Interrupted. The conversation up to here is saved.", "Once upon")
     await tui.wait_idle()
     await tui.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")  # A key ends the first warning.
-    assert not tui.app._exit
+    assert tui.app.return_code is None
     await tui.pilot.press("ctrl+c")
-    await tui.until(lambda: tui.app._exit)
+    await tui.until(lambda: tui.app.return_code is not None)
 
 
 async def test_leave_warning_ends_after_its_time(tui: TuiDriver) -> None:
@@ -85,9 +85,9 @@ async def test_leave_warning_ends_after_its_time(tui: TuiDriver) -> None:
     clock.advance(app.WARNING_SECONDS)
     await passed.wait()
     await tui.pilot.press("ctrl+c")
-    assert not tui.app._exit
+    assert tui.app.return_code is None
     await tui.pilot.press("ctrl+c")
-    await tui.until(lambda: tui.app._exit)
+    await tui.until(lambda: tui.app.return_code is not None)
 
 
 @pytest.mark.parametrize("where", ["transcript", "prompt"])
@@ -108,7 +108,7 @@ async def test_sigint_ends_the_app_with_the_code_of_an_interrupt() -> None:
     async with open_tui() as tui:
         assert asyncio.get_running_loop().get_task_factory() is None  # Textual's would change the order of tasks.
         os.kill(os.getpid(), signal.SIGINT)
-        await tui.until(lambda: tui.app._exit)
+        await tui.until(lambda: tui.app.return_code is not None)
     assert tui.app.return_code == 130
 
 
@@ -123,7 +123,7 @@ async def test_keys_of_the_app_do_nothing_under_the_list_of_conversations() -> N
         await tui.until(lambda: tui.app.approval.requests)
         await tui.pilot.press("f6", "a", "y", "ctrl+p", "ctrl+o", "left", "ctrl+d")
         assert words.value == "a"
-        assert (len(tui.app.screen_stack), tui.app._exit) == (2, False)
+        assert (len(tui.app.screen_stack), tui.app.return_code) == (2, None)
         assert tui.app.approval.requests
         await tui.pilot.press("ctrl+c", "ctrl+c")
         await tui.until(lambda: not tui.app.has_modal)

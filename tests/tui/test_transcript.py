@@ -160,7 +160,7 @@ async def test_mark_opens_the_originals_next_to_the_summary(size: tuple[int, int
         await tui.until(lambda: any("number 55 of many" in line for line in originals.visible_rows))
         await tui.pilot.press(key)
         await tui.until(lambda: not tui.app.has_modal)
-        assert not tui.app._exit
+        assert tui.app.return_code is None
 
 
 async def test_compactions_and_hides_are_read_again_after_a_change(db: AsyncSessionDB) -> None:

@@ -26,6 +26,7 @@ from holdfast.agent import (
     context_window,
     current_session,
     output,
+    request_images,
     settings,
     system_prompt,
     titles,
@@ -124,6 +125,7 @@ class AIAgent:
         self.context_window = context_window.ContextWindow(
             self.context_cache, self.compaction_job, compaction.background
         )
+        self.images = request_images.RequestImages(self.db)
         self.title = titles.PendingTitle(conversation.title)
         self.turns = turns
         self.announcements = project_files.Announcements(() if turns.quiet else self.context_files)

@@ -20,6 +20,7 @@ from holdfast.agent import (
     context_files,
     context_window,
     output,
+    request_images,
     settings,
     system_prompt,
     titles,
@@ -64,6 +65,7 @@ class TurnHost(Protocol):
     prompt: system_prompt.SystemPrompt
     context_cache: context_cache.ContextCache
     context_window: context_window.ContextWindow
+    images: request_images.RequestImages
     meter: tokens.Meter
     title: titles.PendingTitle
     announcements: context_files.Announcements
@@ -170,18 +172,38 @@ class TurnLoop:
         """Ask the model. If the request is too large for the provider, shrink the context and ask again."""
         while True:
             try:
-                return await self._request()
+                return await self._request_with_images()
             except Exception as error:
                 overflow = _as_overflow(error)
                 if overflow is None:
                     raise
-                has_begun = self._gathered is not None and self._gathered.begun
-                if has_begun or not await self._window.shrink(self._emit):
+                if self._has_begun or not await self._window.shrink(self._emit):
                     raise overflow from (None if overflow is error else error)
 
+    @property
+    def _has_begun(self) -> bool:
+        return self._gathered is not None and self._gathered.begun
+
+    async def _request_with_images(self) -> models.Reply:
+        """Ask the model. If it refuses the request, ask again without the images: they may be the reason."""
+        images = self._host.images
+        try:
+            return await self._request()
+        except errors.ModelError as error:
+            sent = images.sent
+            if self._has_begun or not sent or not _may_refuse_images(error):
+                raise
+        images.refused |= sent
+        try:
+            return await self._request()
+        except BaseException:
+            images.refused -= sent
+            raise
+
     async def _request(self) -> models.Reply:
+        messages = await self._window.messages(self._uid, self._emit)
         request = models.Request(
-            messages=tuple(await self._window.messages(self._uid, self._emit)),
+            messages=tuple(await self._host.images.load(messages, self._uid, self._emit)),
             system=self._system,
             tools=self._tools.specs,
             max_output=self._limits.output,
@@ -332,6 +354,13 @@ def _as_overflow(error: Exception) -> errors.ContextOverflow | None:
         return None
     text = provider_errors.redact(str(error)).rstrip(".")
     return errors.ContextOverflow(f"The conversation is too large for the model: {text}. {provider_errors.COMPACT}")
+
+
+def _may_refuse_images(error: errors.ModelError) -> bool:
+    """Return whether images may be the reason of an error. Some local servers report them as a server error."""
+    if isinstance(error, errors.ModelServerError):
+        return "image" in str(error).lower()
+    return isinstance(error, errors.RequestRefused) and error.status != 402
 
 
 def steering_uid(uid: str | None = None) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -26,6 +27,7 @@ from holdfast.gateway.platforms import loopback, plugins
 from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.runtime import runtime
 from holdfast.store import async_db
+from holdfast.tools.files import workspace
 from holdfast.tools.mcp import servers
 
 SOCKET = 'Listening at {path}: write {{"text": "Hello"}} to the socket, one line for each message.'
@@ -36,6 +38,12 @@ LOCAL = (
 )
 WITH_TOKENS = "Listening at {address}: point an OpenAI client at {address}/v1, with a token as its API key."
 PLUGIN = "Receiving messages from {name}."
+
+RECEIVED = "inbox"
+"""The folder of received files in the working folder of an owner."""
+MAX_FILE_NAME = 60
+"""In characters; file systems limit names to 255 bytes."""
+_UNSAFE = re.compile(r"[^\w.-]+")
 
 # Python's default is 700. A busy gateway has thousands of tasks, and each collection visits the young ones again.
 GC_THRESHOLD = 10_000
@@ -103,6 +111,7 @@ async def serve(
             may_speak=known.may_speak,
             is_shared=partial(is_shared, gateway_settings.ids(wanted.shared)),
             meter=meter,
+            save_file=partial(save_file, settings, store),
         )
         stack.push_async_callback(compose.cancel, await compose.watch_processes(services.processes))
         await stack.enter_async_context(opened)
@@ -188,33 +197,37 @@ def missing_platforms(hooks: Mapping[str, webhooks.HookConfig], platforms: Set[s
     ]
 
 
-def is_granted(wanted: bool | gateway_settings.Senders, owner: str) -> bool:
-    """Return whether the settings grant something to an owner; a list never includes a shared group. Pure."""
+def is_granted(wanted: bool | gateway_settings.Senders, identity: str) -> bool:
+    """Return whether the settings grant something to a sender; a list never includes a shared group. Pure."""
     if isinstance(wanted, bool):
         return wanted
     named = ((platform, sender) for platform, each in gateway_settings.ids(wanted).items() for sender in each)
-    return owner in {f"{routes.quote_part(platform)}:{routes.quote_part(sender)}" for platform, sender in named}
+    return identity in {f"{routes.quote_part(platform)}:{routes.quote_part(sender)}" for platform, sender in named}
 
 
 @asynccontextmanager
 async def _open_runtime(
-    services: compose.Services, others: servers.McpServers | None, owner: str
+    services: compose.Services, others: servers.McpServers | None, principal: routes.Principal
 ) -> AsyncIterator[runtime.Runtime]:
-    """Open the runtime of an owner. `others` are the MCP servers, which all owners share."""
-    settings, store = services.settings, services.store
-    folder = folder_of(settings, owner)
+    """Open the runtime of a principal. `others` are the MCP servers, which all of them share.
+
+    A sender who is linked to the terminal has the conversations of the terminal, but neither its folder nor its rights.
+    """
+    settings, store, identity, owner = services.settings, services.store, principal.identity, principal.owner
+    folder = folder_of(settings, owner or identity)
     await asyncio.to_thread(_create_folder, folder)
-    permissions = approvals.Approvals(store.permissions, law=compose.permission_law(settings, folder), owner=owner)
-    if not is_granted(settings.gateway.tools, owner):
+    permissions = approvals.Approvals(store.permissions, law=compose.permission_law(settings, folder), owner=identity)
+    if not is_granted(settings.gateway.tools, identity):
         others, services = None, services._replace(added=[])
-    has_shell = is_granted(settings.gateway.shell, owner)
+    has_shell = is_granted(settings.gateway.shell, identity)
+    protected = toolset.protected_paths(settings, services.database, folder)
     factory = services.agent_factory(
         permissions,
-        toolset.build_file_tools(folder, toolset.protected_paths(settings, services.database, folder)),
+        [*toolset.build_file_tools(folder, protected), toolset.build_send_tool(store, folder, protected)],
         toolset.build_shell_tools(services.processes, settings, [folder]) if has_shell else [],
         others,
         folder=folder,
-        source=unquote(owner.partition(":")[0]),
+        source=unquote(identity.partition(":")[0]),
         reviews=True,
     )
     # The folder is an internal detail and not part of the conversation.
@@ -231,6 +244,26 @@ def folder_of(settings: config.Settings, owner: str) -> str:
     # On some file systems names that differ only in case are equal.
     suffix = "" if owner == owner.lower() else f"-{blake2b(owner.encode(), digest_size=8).hexdigest()}"
     return os.path.join(root, f"{owner}{suffix}")
+
+
+async def save_file(
+    settings: config.Settings, store: async_db.AsyncSessionDB, principal: routes.Principal, digest: str, name: str
+) -> str:
+    """Save a received file in the working folder of a principal, once, and return its path there."""
+    folder = folder_of(settings, principal.owner or principal.identity)
+    safe_name = _UNSAFE.sub("_", name)[-MAX_FILE_NAME:].lstrip("._") or "file"
+    path = f"{RECEIVED}/{digest[:12]}-{safe_name}"
+
+    def save() -> None:
+        _create_folder(folder)
+        space = workspace.Workspace([folder])
+        target = space.resolve(path)
+        if not os.path.lexists(target.path):
+            with store.db.blobs.open(digest) as content:
+                space.write(target, content.read(), None)
+
+    await store.run(save)
+    return path
 
 
 def _create_folder(folder: str) -> None:

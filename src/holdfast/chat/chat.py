@@ -292,9 +292,11 @@ class Chat:
             return False
         db, conversation_id = self._runtime.db, self.session.conversation_id
         messages = await db.transcript(conversation_id, max(before, last - recap.MAX_MESSAGES), last)
-        pieces = recap.draw_recap(messages, self._renderer, await db.hides(conversation_id), running=True)
+        hides, shown = await db.hides(conversation_id), recap.MAX_MESSAGES
+        pieces = recap.draw_recap(messages, self._renderer, hides, running=True, exchanges=shown)
         if pieces:
-            self._prose(f"{safe_text.count(last - before, 'new message')} from elsewhere:", "dim")
+            rest = f", the last {shown}" if last - before > shown else ""
+            self._prose(f"{safe_text.count(last - before, 'new message')} from elsewhere{rest}:", "dim")
             self._terminal.write(pieces)
         return bool(pieces)
 

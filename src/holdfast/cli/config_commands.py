@@ -119,8 +119,8 @@ def edit(out: console.Console) -> int:
         if draft.exists() and not (base.exists() and base.read_bytes() == original):
             out.note(f"{path} has changed since the draft was made. The draft was renamed to {_rename_dated(draft)}.")
         if not draft.exists():
-            _write_private(base, original)
-            _write_private(draft, original)
+            write_private(base, original)
+            write_private(draft, original)
         problem = _run_editor(str(draft))
         if not draft.exists() or draft.read_bytes() == original:
             draft.unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def edit(out: console.Console) -> int:
     return 1
 
 
-def _write_private(path: pathlib.Path, data: bytes) -> None:
+def write_private(path: pathlib.Path, data: bytes) -> None:
     """Write a file with mode 0600, completely or not at all."""
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

@@ -8,9 +8,11 @@ from holdfast.cli import lazy_group
 
 COMMANDS = {
     "run": ("holdfast.cli.gateway_run", "Run the gateway; the default command."),
+    "setup": ("holdfast.cli.gateway_setup:setup", "Set up a platform, or check its credentials."),
     "pair": ("holdfast.cli.gateway_access:pair", "Allow the sender who received a pairing code."),
     "allow": ("holdfast.cli.gateway_access:allow", "Allow a sender, as a user or an admin."),
     "deny": ("holdfast.cli.gateway_access:deny", "Deny a sender access."),
+    "link": ("holdfast.cli.gateway_access:link", "Let a sender use the conversations of the terminal."),
     "people": ("holdfast.cli.gateway_access:people", "List allowed and denied senders."),
     "failed": ("holdfast.cli.gateway_queues:failed", "List messages that could not be sent."),
     "retry": ("holdfast.cli.gateway_queues:retry", "Send failed messages again."),

@@ -1,4 +1,4 @@
-"""`holdfast gateway pair`, `allow`, `deny` and `people`: manage access to the agent."""
+"""`holdfast gateway pair`, `allow`, `deny`, `link` and `people`: manage access to the agent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from holdfast.cli import console, lazy_group
 from holdfast.gateway import settings as gateway
 from holdfast.store import db as store
 
+LINKED = "uses the conversations of the terminal. The next message there begins a new one; /resume continues another."
+UNLINKED = "has separate conversations again."
+TERMINAL = "the terminal"
+
 
 def _named(_context: click.Context, _option: click.Parameter, platform: str | None) -> str | None:
     if platform is not None and not gateway.PLATFORM.fullmatch(platform):
@@ -21,11 +25,15 @@ def _named(_context: click.Context, _option: click.Parameter, platform: str | No
     return platform
 
 
-def _id(_context: click.Context, _option: click.Parameter, sender: str) -> str:
+def _id(_context: click.Context | None, _option: click.Parameter | None, sender: str) -> str:
     # A surplus space would silently allow a sender who does not exist.
     if not sender or sender != sender.strip() or not sender.isprintable() or sender == gateway.EVERYBODY:
         raise click.BadParameter("must be the id that the platform assigns, without spaces around it.")
     return sender
+
+
+def _optional_id(context: click.Context, option: click.Parameter, sender: str | None) -> str | None:
+    return None if sender is None else _id(context, option, sender)
 
 
 @click.command()
@@ -84,6 +92,51 @@ def deny(out: console.Console, platform: str, sender: str, forget: bool, path: s
 
 
 @click.command()
+@click.argument("platform", callback=_named, required=False)
+@click.argument("sender", callback=_optional_id, required=False)
+@click.option("--off", is_flag=True, help="Remove the link: the sender has separate conversations again.")
+@lazy_group.database
+@lazy_group.as_json
+@click.pass_obj
+def link(
+    out: console.Console, platform: str | None, sender: str | None, off: bool, path: str | None, as_json: bool
+) -> int:
+    """Let a SENDER use the conversations and notes of the terminal, or list all links.
+
+    SENDER is the id that the PLATFORM assigns; on `http` it is the name of the token, or `local`. In a chat, the person
+    can do the same with /link. The link applies to direct chats, and grants neither the shell nor tools.
+    """
+    if platform is not None and sender is None:
+        raise click.UsageError("Give a platform and a sender, or neither to list the links.")
+    with store.SessionDB(path or out.settings.database) as db:
+        if platform is None or sender is None:
+            return _list_links(out, db.contacts.links(), as_json)
+        if off:
+            known = db.contacts.unlink(platform, sender)
+        else:
+            known = True
+            db.contacts.link(platform, sender, "")
+    if as_json:
+        out.json({"platform": platform, "sender": sender, "linked": not off, "changed": known})
+    elif known:
+        out.print(safe_text.safe(f"{sender} on {platform} {UNLINKED if off else LINKED}"))
+    else:
+        out.note("There is no link of this sender.")
+    return 0 if known else 1
+
+
+def _list_links(out: console.Console, links: list[types.Link], as_json: bool) -> int:
+    if as_json:
+        out.json({"links": msgspec.to_builtins(links)})
+        return 0
+    rows = [(each.platform, each.sender, each.owner or TERMINAL) for each in links]
+    out.table([[*map(safe_text.safe, row)] for row in rows], ("platform", "sender", "conversations of"))
+    if not links:
+        out.note("No links. In the chat or the terminal whose conversation you want to continue, enter /link.")
+    return 0
+
+
+@click.command()
 @click.option("--platform", metavar="NAME", callback=_named, help="Only list senders of this platform.")
 @lazy_group.database
 @lazy_group.as_json
@@ -107,6 +160,12 @@ def _operator() -> str:
         return f"{getpass.getuser()}, here"
     except (KeyError, OSError):  # The user has no name.
         return "here"
+
+
+def check_sender(settings: config.Settings, platform: str, sender: str) -> None:
+    """Raise BadParameter for an invalid sender id, and SettingInvalid for a sender whom the settings deny."""
+    _id(None, None, sender)
+    _refuse_denied(settings, platform, sender)
 
 
 def _refuse_denied(settings: config.Settings, platform: str, sender: str) -> None:

@@ -17,6 +17,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.gateway import limits, settings
 from holdfast.gateway import platform as gateway_platform
+from holdfast.runtime import linked_chats
 from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
@@ -35,6 +36,8 @@ HOME_NOT_ALLOWED = (
 STRANGER = "stranger"
 """The field of an address that names the sender whom a pairing code is for."""
 CODE = "{code}"
+NOT_DIRECT = "The copy of a turn was not sent: other people read the chat of its recipient."
+LINK_REMOVED = "The copy of a turn was not sent: the link or the access of its recipient was removed."
 CODE_VOID = "The pairing code expired, or was used or withdrawn, before it was sent."
 GREETING_SECONDS = 60.0
 
@@ -104,8 +107,8 @@ class Access:
         return await self._role(platform, sender) == "admin"
 
     async def may_speak(self, platform: str, sender: str) -> bool:
-        """Return whether a sender who had access was not denied it since."""
-        return await self._role(platform, sender) != "denied"
+        """Return whether a sender who had access still has it."""
+        return await self._role(platform, sender) in ("user", "admin")
 
     async def _role(self, platform: str, sender: str) -> types.ContactRole | None:
         """Return the role of a sender; None for a stranger. An invalid sender id is denied access."""
@@ -128,6 +131,29 @@ class Access:
                 await contacts.mark_stranger_notified(incoming.platform, incoming.sender)
                 return PAIR
         return UNKNOWN if await contacts.mark_stranger_notified(incoming.platform, incoming.sender) else ""
+
+
+async def check_copy(
+    db: async_db.AsyncSessionDB,
+    outgoing: types.Outgoing,
+    may_speak: gateway_platform.SenderCheck,
+    members: gateway_platform.KnowsMembers | None,
+) -> types.Outgoing:
+    """Remove the recipient from the copy of a turn. Raises SendRefused if the recipient may not read it anymore."""
+    recipient = outgoing.address.get(linked_chats.RECIPIENT)
+    if not isinstance(recipient, str):
+        return outgoing
+    sender = (outgoing.platform, recipient)
+    try:
+        owner = (await db.conversation(outgoing.conversation_id or "")).owner
+    except (errors.NoSuchSession, errors.InvalidArgument):
+        raise errors.SendRefused(LINK_REMOVED) from None
+    if await db.contacts.linked_owner(*sender) != owner or not await may_speak(*sender):
+        raise errors.SendRefused(LINK_REMOVED)
+    address = {name: value for name, value in outgoing.address.items() if name != linked_chats.RECIPIENT}
+    if members is not None and not await members.is_direct(address):
+        raise errors.SendRefused(NOT_DIRECT)
+    return msgspec.structs.replace(outgoing, address=address)
 
 
 async def fill_code(db: async_db.AsyncSessionDB, outgoing: types.Outgoing) -> types.Outgoing:

@@ -1,7 +1,7 @@
 """Run a command from a chat, at most once.
 
-Three kinds concern the gateway itself: the waiting messages are in the store, questions are answered per chat, and the
-conversation of a chat is bound to its route.
+Some kinds concern the gateway itself: the waiting messages are in the store, questions are answered per chat, the
+conversation of a chat is bound to its route, and a link belongs to the sender.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import commands
-from holdfast.agent.commands import base, permissions, turns
+from holdfast.agent.commands import base, links, permissions, turns
 from holdfast.gateway import gateway_context, platform, questions, routes
 from holdfast.runtime import runtime as runtimes
 from holdfast.runtime import wording
@@ -27,6 +27,16 @@ MOVED = "This chat continues in: {title}"
 ROUTE_MOVED = "This chat was moved to another conversation at the same time. Send the command again if needed."
 ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
+LINKED = (
+    "Linked. This chat continues in: {title}\nIt uses the conversations and notes of your other chat, and shows your "
+    "turns there. /link off ends that."
+)
+LINKED_WITHOUT_CONVERSATION = "Linked. The other conversation was deleted, so your next message begins a new one."
+UNLINKED_OTHERS = "The links of your other chats to this one were removed."
+UNLINKED = "The link was removed. The next message begins a new conversation, with separate notes."
+NOT_LINKED = "This chat is not linked."
+LINK_CHANGED = "The link of this chat was changed at the same time. Send the command again if needed."
+DIRECT_ONLY = "/link is only available in a direct chat: in a group every member would read the code and the replies."
 _ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
     permissions.approve: permissions.approve_request,
     permissions.deny: permissions.deny_request,
@@ -94,9 +104,10 @@ async def run(
             return _list_queue(commands.split(line)[1], waiting)
         if found is not None and (answer := _ANSWERS.get(found.run)) is not None:
             return CommandResult(await questions.answer(context, runtime, inbound, conversation_id, answer))
+        if found is not None and found.run is links.link and (text := await _link(runtime, bindings, inbound)):
+            return CommandResult(text)
         await runtime.send(conversation_id, events.Command(line, "chat"), to_sender, on_output)
-        for each in moved:
-            lines.append(await _move(runtime, bindings, inbound.route, each))
+        lines += [await _move(runtime, bindings, inbound.route, each) for each in moved]
         if not moved and runtime.wanted_title(conversation_id) is not None:
             lines.append(await _create_titled(runtime, bindings, inbound.route, conversation_id) or "")
     except errors.RouteMoved:
@@ -104,6 +115,32 @@ async def run(
     except errors.HoldfastError as error:
         lines.append(str(error))
     return CommandResult("\n".join(filter(None, lines)) or ("" if submit else DONE), submit[0] if submit else None)
+
+
+async def _link(runtime: runtimes.Runtime, bindings: routes.RouteBindings, inbound: types.InboundMessage) -> str | None:
+    """Link the sender by a code, or unlink them, and return the reply; None if the command is to create a code."""
+    contacts, sender = runtime.db.contacts, (inbound.platform, inbound.sender)
+    identity, (_, argument) = routes.principal_of(inbound).identity, commands.split(inbound.text.strip())
+    if not routes.is_direct(inbound.route):
+        return DIRECT_ONLY
+    if not argument:
+        # The turns of other chats are copied to those of linked senders only.
+        owner = await contacts.link(*sender, identity, replace=False)
+        return None if owner == runtime.owner else LINK_CHANGED
+    if argument.lower() == "off":
+        others = [await contacts.unlink(each.platform, each.sender) for each in await contacts.links(identity)]
+        if not await contacts.unlink(*sender):
+            return UNLINKED_OTHERS if others else NOT_LINKED
+        await bindings.move(inbound.route, None)
+        return f"{UNLINKED_OTHERS}\n{UNLINKED}" if others else UNLINKED
+    _, session_id = await contacts.link_by_code(*sender, argument)
+    try:
+        conversation = await runtime.db.conversation(session_id)
+    except errors.NoSuchSession:
+        await bindings.move(inbound.route, None)
+        return LINKED_WITHOUT_CONVERSATION
+    await bindings.move(inbound.route, conversation.id)
+    return LINKED.format(title=conversation.title or conversation.id)
 
 
 async def _move(runtime: runtimes.Runtime, bindings: routes.RouteBindings, route: str, moved: events.Moved) -> str:

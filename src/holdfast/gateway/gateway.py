@@ -14,7 +14,7 @@ from typing import Self
 
 from holdfast import errors
 from holdfast.agent import commands
-from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, runtimes
+from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, routes, runtimes
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
 from holdfast.model import base as models
@@ -28,6 +28,8 @@ OTHER_PROFILE = (
     "gateway.profile: this store belongs to the profile {kept}, but the settings say {wanted}. Set `gateway.profile` "
     "to {kept}, or use another store (--db, or HOLDFAST_DB)."
 )
+READY_SECONDS = 20.0
+"""The seconds after which the gateway is ready without the platforms that have not connected."""
 DRAIN_SECONDS = 5.0
 """How long due messages are still sent when a gateway stops."""
 
@@ -49,13 +51,16 @@ class Gateway:
         max_runtimes: int = runtimes.MAX_RUNTIMES,
         clock: Callable[[], float] = time.time,
         meter: metrics.GatewayMetrics | None = None,
+        save_file: gateway_context.SaveFile | None = None,
     ) -> None:
         settings = settings or gateway_settings.GatewaySettings()
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
         self.grace = settings.grace
         self.senders = {
-            name: outbox.Sender(db, each, clock, poll_seconds=settings.poll, retry_seconds=settings.retry)
+            name: outbox.Sender(
+                db, each, clock, poll_seconds=settings.poll, retry_seconds=settings.retry, may_speak=may_speak
+            )
             for name, each in self.platforms.items()
         }
         self.runtimes = runtimes.RuntimePool(factory, max_runtimes=max_runtimes)
@@ -71,6 +76,7 @@ class Gateway:
             self.metrics,
             {name: gateway_platform.find_abilities(each) for name, each in self.platforms.items()},
             may_speak,
+            save_file,
         )
         self._db, self._profile = db, settings.profile
         self.router = router.Router(context)
@@ -100,10 +106,20 @@ class Gateway:
     ) -> None:
         await self.stop()
 
-    async def wait_ready(self) -> None:
-        """Wait until every platform that reports it receives messages."""
-        reporting = [each for each in self.platforms.values() if isinstance(each, gateway_platform.ReportsReady)]
-        await asyncio.gather(*(each.wait_ready() for each in reporting))
+    async def wait_ready(self, seconds: float = READY_SECONDS) -> None:
+        """Wait until every platform that reports it receives messages. One that cannot connect does not stop others."""
+
+        async def wait(name: str, each: gateway_platform.ReportsReady) -> None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await each.wait_ready()
+            except TimeoutError:
+                logger.warning("%s is not ready after %.0f s; the gateway continues without it", name, seconds)
+
+        reporting = self.platforms.items()
+        await asyncio.gather(
+            *(wait(name, each) for name, each in reporting if isinstance(each, gateway_platform.ReportsReady))
+        )
 
     async def wait_failed(self) -> None:
         """Wait until the router or a sender fails, and raise its error."""
@@ -121,14 +137,24 @@ class Gateway:
         finally:
             await _cancel(self._tasks)
             await self.runtimes.close()
+            await self._close_platforms()
+
+    async def _close_platforms(self) -> None:
+        for each in self.platforms.values():
+            try:
+                if isinstance(each, gateway_platform.HasConnections):
+                    await each.close()
+            except Exception:
+                # The border to a platform.
+                logger.exception("%s failed to close its connections", each.name)
 
     def _wake_sender(self, platform: str) -> None:
         """Let the sender of this platform look for due messages, if this process has one."""
         if platform in self.senders:
             self.senders[platform].wake()
 
-    async def _ask_model(self, owner: str, request: models.Request) -> models.Reply:
-        async with self.runtimes.use(owner) as runtime:
+    async def _ask_model(self, identity: str, request: models.Request) -> models.Reply:
+        async with self.runtimes.use(routes.Principal(identity, identity)) as runtime:
             return await runtime.ask(request)
 
     async def _check_profile(self) -> None:
@@ -140,10 +166,10 @@ class Gateway:
 
     async def _receive(self, platform: gateway_platform.Platform) -> None:
         """Run a platform, again after each failure; a failure affects no other platform."""
-        pause = MIN_RESTART
-        await self._show_commands(platform)
+        pause, has_commands = MIN_RESTART, False
         while True:
             began = time.monotonic()
+            has_commands = has_commands or await self._show_commands(platform)
             try:
                 await platform.run(self.handler)
                 return
@@ -154,14 +180,17 @@ class Gateway:
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_RESTART)
 
-    async def _show_commands(self, platform: gateway_platform.Platform) -> None:
-        if not isinstance(platform, gateway_platform.ShowsCommands):
-            return
+    async def _show_commands(self, platform: gateway_platform.Platform) -> bool:
+        """Let a platform list the commands; return whether it succeeded."""
         try:
+            if not isinstance(platform, gateway_platform.ShowsCommands):
+                return True
             await platform.show_commands([each for each in commands.COMMANDS.values() if "chat" in each.places])
         except Exception:
             # The border to a platform: commands work although the platform does not list them.
             logger.exception("%s failed to show the commands", platform.name)
+            return False
+        return True
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast import types
 from holdfast.gateway import metrics, platform, routes, runtimes, settings
 from holdfast.store import async_db
+
+SaveFile = Callable[[routes.Principal, str, str], Awaitable[str]]
+"""Saves a blob in the working folder of a principal under a name, and returns its path there. Raises HoldfastError."""
 
 
 async def is_never(_platform: str, _sender: str) -> bool:
@@ -49,10 +52,16 @@ class GatewayContext(NamedTuple):
     """By platform."""
     may_speak: platform.SenderCheck = is_always
     """Checked again for a message that waited for long, because its sender may have been denied access."""
+    save_file: SaveFile | None = None
 
     def can(self, name: str) -> platform.Abilities:
         """Return the abilities of a platform, also of one that does not run here."""
         return self.abilities.get(name, platform.Abilities())
+
+    async def last_chat(self, conversation_id: str) -> types.Home | None:
+        """Return the chat of a conversation's last message, unless the sender's link to it was removed."""
+        home = await self.db.mail.last_chat(conversation_id)
+        return home if home is not None and routes.principal_of(home).may_read(home.owner) else None
 
 
 def reply_address(source: types.InboundMessage | types.Home) -> ReplyAddress:

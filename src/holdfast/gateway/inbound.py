@@ -5,20 +5,28 @@ User text is data: display names are cleaned and stored with the message, and ne
 
 from __future__ import annotations
 
+import logging
+import mimetypes
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast import fault_points, types
+from holdfast import errors, fault_points, types
 from holdfast.gateway import access, platform, routes, spans
 from holdfast.model import base as models
 from holdfast.store import async_db, titles
+from holdfast.tools.files import images
+
+logger = logging.getLogger("holdfast.gateway")
 
 MAX_NAME = 100
+UNKNOWN_TYPE = "application/octet-stream"
+_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 
 AskModel = Callable[[str, models.Request], Awaitable[models.Reply]]
-"""Lets the model of an owner answer one request."""
+"""Lets the model of an identity answer one request."""
 
 
 def is_never_shared(_: platform.Incoming) -> bool:
@@ -45,12 +53,19 @@ class InboundHandler:
         self._ask = ask
 
     async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
-        """Store a message once, however often it is delivered, or reject it and notify its sender."""
-        found = await self.submit(incoming)
-        if isinstance(found, types.InboundMessage):
-            return found
-        if found.message:
-            await self._post_refusal(incoming, found)
+        """Store a message once, however often it is delivered, or reject it and notify its sender.
+
+        A message that cannot be stored, for example because of an id that is too long, is rejected for good: the
+        platform would deliver it again and again, before all later messages.
+        """
+        try:
+            found = await self.submit(incoming)
+            if isinstance(found, types.InboundMessage):
+                return found
+            if found.message:
+                await self._post_refusal(incoming, found)
+        except errors.InvalidArgument as error:
+            logger.warning("rejected an invalid message of %s: %s", incoming.platform, error)
         return None
 
     async def submit(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
@@ -72,27 +87,31 @@ class InboundHandler:
         if not result.allowed or self._ask is None:
             return result
         route = routes.route_of(self._profile, incoming)
-        return await self._ask(routes.owner_of(route, incoming.platform, incoming.sender), request)
+        return await self._ask(routes.identity_of(route, incoming.platform, incoming.sender), request)
 
     async def delete(self, name: str, key: str) -> bool:
-        found = await self._db.mail.inbound_by_key(name, platform.storable_key(key))
-        if found is None or not found.open:
+        original = await self._db.mail.inbound_by_key(name, platform.storable_key(key))
+        if original is None:
             return False
-        deletion = platform.MessageDeletion(found.key)
-        await self._db.mail.add_inbound(
-            types.NewInboundMessage(
-                platform=found.platform,
-                key=platform.deletion_key(found.key),
-                route=found.route,
-                chat=found.chat,
-                sender=found.sender,
-                address=found.address,
-                parts=[msgspec.to_builtins(deletion)],
-                home=found.home,
+        waiting = await self._db.mail.open_inbound(original.route)
+        found = [original] if original.open else []
+        found += [each for each in waiting if platform.edited_key(each) == original.key]
+        for each in found:
+            deletion = platform.MessageDeletion(each.key)
+            await self._db.mail.add_inbound(
+                types.NewInboundMessage(
+                    platform=each.platform,
+                    key=platform.deletion_key(each.key),
+                    route=each.route,
+                    chat=each.chat,
+                    sender=each.sender,
+                    address=each.address,
+                    parts=[msgspec.to_builtins(deletion)],
+                    home=each.home,
+                )
             )
-        )
-        self._notify_route(found.route)
-        return True
+            self._notify_route(each.route)
+        return bool(found)
 
     def _route(self, incoming: platform.Incoming) -> str:
         return routes.route_of(self._profile, incoming, self._is_shared(incoming))
@@ -107,17 +126,24 @@ class InboundHandler:
 
     async def _store(self, incoming: platform.Incoming) -> types.InboundMessage | platform.AdmissionResult:
         is_ignored = not incoming.mentioned and incoming.kind != "dm"
-        if is_ignored or not (incoming.text.strip() or incoming.attachments):
+        if is_ignored or not (incoming.text.strip() or incoming.attachments or incoming.complete):
             return platform.AdmissionResult(False, "empty")
         route, key = self._route(incoming), platform.storable_key(incoming.key)
-        # Before the checks, so that a repeated delivery does not count against the limits.
-        known = await self._db.mail.inbound_by_key(incoming.platform, key) if self._checks else None
+        # Before the checks, so that a repeated delivery does not count against the limits or is downloaded again.
+        is_costly = self._checks or incoming.complete is not None
+        known = await self._db.mail.inbound_by_key(incoming.platform, key) if is_costly else None
         if known is not None:
             return known
         result = await self._check(incoming, route)
+        if result.allowed and incoming.complete is not None:
+            # Only now, so that strangers cause no downloads; the check of the size follows.
+            incoming = await incoming.complete()
+            result = await self._check(incoming, route)
         if not result.allowed:
             return result
         parts = [part for each in incoming.attachments for part in await self._store_attachment(each)]
+        if incoming.edits and await self._is_unchanged(incoming, parts):
+            return platform.AdmissionResult(False, "empty")
         inbound, is_new = await self._db.mail.add_inbound(
             types.NewInboundMessage(
                 platform=incoming.platform,
@@ -138,6 +164,15 @@ class InboundHandler:
         self._notify_route(route)
         return inbound
 
+    async def _is_unchanged(self, edit: platform.Incoming, parts: list[dict[str, Any]]) -> bool:
+        """Return whether an edit has the text and files of its message: platforms report reactions as edits."""
+        original = await self._db.mail.inbound_by_key(edit.platform, platform.storable_key(edit.edits))
+        if original is None or (original.text, platform.content_parts_of(original)) != (edit.text, parts):
+            return False
+        waiting = await self._db.mail.open_inbound(original.route)
+        # After another edit, the same text is a change.
+        return original.outcome != "replaced" and all(platform.edited_key(each) != original.key for each in waiting)
+
     async def _post_refusal(self, incoming: platform.Incoming, result: platform.AdmissionResult) -> None:
         name, address = incoming.home or incoming.platform, incoming.address
         key = platform.storable_key(f"{incoming.platform}:{platform.storable_key(incoming.key)}")
@@ -149,12 +184,21 @@ class InboundHandler:
         self._wake_sender(name)
 
     async def _store_attachment(self, attachment: platform.Attachment) -> list[dict[str, Any]]:
-        """Return the message parts of an attachment: an image, or a file that tools can read."""
-        blob = await self._db.blobs.put(attachment.data, attachment.media_type)
-        if attachment.media_type.startswith("image/"):
-            return [{"type": "image", "media_type": attachment.media_type, "blob": blob.digest}]
-        name = titles.normalize(attachment.name)[:MAX_NAME] or "a file"
-        text = (
-            f"[Attached: {name}, {attachment.media_type}, {blob.size:,} bytes; read_output shows it as {blob.digest}.]"
-        )
-        return [{"type": "text", "text": text}, {"type": "file", "blob": blob.digest, "name": name}]
+        """Return the message parts of an attachment. A file with a name is saved in the working folder later."""
+        name, image = titles.normalize(attachment.name)[-MAX_NAME:], images.read_sendable(attachment.data)
+        # The data decide, not the sender: a damaged image would block the conversation.
+        media_type, why = image.media_type if image is not None else _media_type(attachment), ""
+        if image is None and media_type.startswith("image/"):
+            media_type, why = UNKNOWN_TYPE, f" You cannot see the image: {images.NOT_SENDABLE}."
+        blob = await self._db.blobs.put(attachment.data, media_type)
+        file = {"type": "file", "blob": blob.digest, "name": name or "file"}
+        if image is not None:
+            shown = {"type": "image", "media_type": media_type, "blob": blob.digest}
+            return [shown, file] if name else [shown]
+        text = f"[Attached: {name or 'a file'}, {media_type}, {blob.size:,} bytes.{why}]"
+        return [{"type": "text", "text": text}, file]
+
+
+def _media_type(attachment: platform.Attachment) -> str:
+    stated = attachment.media_type.partition(";")[0].strip().lower()
+    return stated if _MEDIA_TYPE.fullmatch(stated) else mimetypes.guess_type(attachment.name)[0] or UNKNOWN_TYPE

@@ -11,7 +11,7 @@ import logging
 from time import monotonic
 
 from holdfast import errors, events, types
-from holdfast.gateway import gateway_context, replies
+from holdfast.gateway import gateway_context, replies, turn_progress
 from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.gateway")
@@ -34,6 +34,7 @@ class Notices:
         """Let a runtime record the outcome of notices together with the replies."""
         runtime.settle_entry = self.settle
         runtime.send_to_chat = self.send
+        runtime.wake_sender = self._context.wake_sender
 
     async def waiting(self) -> list[tuple[str, str]]:
         """Return the routes and conversations with open entries, except those tried a moment ago."""
@@ -51,14 +52,16 @@ class Notices:
         """Record the outcome of a notice and queue the reply, in one transaction."""
         home = await self._last_chat(entry.conversation_id)
         text = replies.result_text(result) if result is not None else None
-        if home is None or not text or result is None:
+        turn = [] if seq is None else await turn_progress.read_turn(self._context.db, entry.conversation_id, seq)
+        attachments = replies.find_attachments(turn)
+        if home is None or result is None or not (text or attachments):
             return await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq)
         last = result.messages[-1] if result.messages else None
         outgoing = replies.build(
             self._context,
             gateway_context.reply_address(home),
             text,
-            attachments=replies.image_digests(result.messages),
+            attachments=attachments,
             seq=last.seq if last and last.role == "assistant" else None,
         )
         settled = await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq, outgoing)
@@ -94,6 +97,6 @@ class Notices:
 
     async def _last_chat(self, conversation_id: str) -> types.Home | None:
         try:
-            return await self._context.db.mail.last_chat(conversation_id)
+            return await self._context.last_chat(conversation_id)
         except errors.NoSuchSession:
             return None

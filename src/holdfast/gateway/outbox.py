@@ -123,8 +123,9 @@ class Sender:
         *,
         poll_seconds: float = 1.0,
         retry_seconds: float = 1.0,
+        may_speak: gateway_platform.SenderCheck = gateway_context.is_always,
     ) -> None:
-        self._db, self._platform, self._clock = db, platform, clock
+        self._db, self._platform, self._clock, self._may_speak = db, platform, clock, may_speak
         self._poll_seconds, self._retry_seconds = poll_seconds, retry_seconds
         self._can = gateway_platform.find_abilities(platform)
         self._owns = platform.owns if isinstance(platform, gateway_platform.OwnsConnections) else None
@@ -146,6 +147,9 @@ class Sender:
     def wake(self) -> None:
         """Look for due messages now."""
         self._woken.set()
+
+    def _wake_after(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.wake)
 
     async def run(self) -> None:
         """Send until cancelled, then wait for the messages being sent."""
@@ -205,7 +209,7 @@ class Sender:
             if outgoing.chat in self._sending or outgoing.chat in self._skipped:
                 continue
             if delay := self._pacer.try_take(outgoing.chat):
-                asyncio.get_running_loop().call_later(delay, self.wake)
+                self._wake_after(delay)
                 continue
             if outgoing.behind:
                 self._again.add(outgoing.chat)
@@ -246,6 +250,7 @@ class Sender:
         except Exception:
             logger.exception("%s could not send message %d", self._platform.name, outgoing.id)
         self._skipped[outgoing.chat] = monotonic() + self._retry_seconds
+        self._wake_after(self._retry_seconds)
 
     async def _send(self, outgoing: types.Outgoing) -> None:
         try:
@@ -269,6 +274,7 @@ class Sender:
             del self._unmarked[outgoing.id]
 
     async def _deliver(self, outgoing: types.Outgoing) -> str:
+        outgoing = await access.check_copy(self._db, outgoing, self._may_speak, self._can.members)
         delivery = await self._build(await access.fill_code(self._db, outgoing))
         if delivery.question is not None and self._can.choices is not None:
             return await self._can.choices.send_question(delivery, delivery.question)
@@ -288,20 +294,20 @@ class Sender:
         draft = None
         if self._can.drafts is not None and outgoing.inbound_id is not None and outgoing.part == 0:
             draft = await find_draft(self._db, outgoing.inbound_id)
-        files = [each for digest in outgoing.attachments if (each := await self._file(digest)) is not None]
+        found = [await self._file(digest, outgoing.file_names.get(digest)) for digest in outgoing.attachments]
         return gateway_platform.Delivery(
             **fields,
-            files=tuple(files),
+            files=tuple(each for each in found if each is not None),
             question=questions.question_of(outgoing.key) if self._can.choices is not None else None,
             draft=draft.external if draft is not None else None,
             is_draft=is_draft,
         )
 
-    async def _file(self, digest: str) -> gateway_platform.OutgoingFile | None:
+    async def _file(self, digest: str, name: str | None) -> gateway_platform.OutgoingFile | None:
         blob = await self._db.blobs.get(digest)
         if blob is None:
             return None
-        name = f"{digest[:12]}{mimetypes.guess_extension(blob.media_type) or ''}"
+        name = name or f"{digest[:12]}{mimetypes.guess_extension(blob.media_type) or ''}"
 
         def read() -> bytes:
             with self._db.db.blobs.open(digest) as content:
@@ -325,8 +331,9 @@ class Sender:
             logger.error(
                 "%s gives up message %d after %d attempts: %s", self._platform.name, outgoing.id, max_attempts, reason
             )
-        due_at = self._clock() + retry_delay(outgoing.attempts, retry_after, self._retry_seconds)
-        await self._db.mail.mark_failed(outgoing.id, reason, due_at if retry else None)
+        delay = retry_delay(outgoing.attempts, retry_after, self._retry_seconds)
+        await self._db.mail.mark_failed(outgoing.id, reason, self._clock() + delay if retry else None)
+        self._wake_after(delay)
 
     async def _lease(self, chat: str) -> types.ChatLease | None:
         """Return the lease on a chat, or None if no other process can send to it; Busy if another process holds it."""

@@ -90,6 +90,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     text: str = ""
     attachments: tuple[Attachment, ...] = ()
+    complete: Callable[[], Awaitable[Incoming]] | None = None
+    """Downloads the attachments, and returns the message with them. Called if the sender is admitted."""
     address: dict[str, Any] = {}
     """The data that the platform needs to send a reply. It is returned unchanged with every `Delivery`. JSON."""
     home: str | None = None
@@ -137,6 +139,12 @@ def deleted_key(inbound: types.InboundMessage) -> str | None:
     """Return the key of the message that this one deletes; None if it is an ordinary message."""
     deletion = read_extra(inbound, MessageDeletion) if inbound.parts else None
     return None if deletion is None else deletion.key
+
+
+def edited_key(inbound: types.InboundMessage) -> str | None:
+    """Return the key of the message whose new text this one is; None if it is an ordinary message."""
+    edit = read_extra(inbound, MessageEdit) if inbound.parts else None
+    return None if edit is None else edit.key
 
 
 def without_deleted(waiting: Sequence[types.InboundMessage]) -> list[types.InboundMessage]:
@@ -391,6 +399,22 @@ class NonInteractive(Protocol):
     def non_interactive(self) -> bool: ...
 
 
+@runtime_checkable
+class HasConnections(Protocol):
+    """Keeps connections open for `send` that do not end with `run`."""
+
+    async def close(self) -> None:
+        """Close them. It is called once, after the last message was sent; errors are logged and ignored."""
+
+
+@runtime_checkable
+class KnowsMembers(Protocol):
+    """Has direct chats that other people can join. The gateway asks before it copies the turn of another chat there."""
+
+    async def is_direct(self, address: dict[str, Any]) -> bool:
+        """Return whether only one person reads the chat now. Raises SendRefused or SendFailed if that is unknown."""
+
+
 class Abilities(NamedTuple):
     """The optional abilities of a platform. Finding them takes long, so it is done once."""
 
@@ -400,6 +424,7 @@ class Abilities(NamedTuple):
     choices: ShowsChoices | None = None
     format: FormatsText | None = None
     interactive: bool = True
+    members: KnowsMembers | None = None
 
 
 def find_abilities(platform: Platform) -> Abilities:
@@ -410,7 +435,77 @@ def find_abilities(platform: Platform) -> Abilities:
         platform if isinstance(platform, ShowsChoices) else None,
         platform if isinstance(platform, FormatsText) else None,
         not (isinstance(platform, NonInteractive) and platform.non_interactive),
+        platform if isinstance(platform, KnowsMembers) else None,
     )
+
+
+# --- setup ---------------------------------------------------------------------------------------------------
+
+
+class AccessProblem(NamedTuple):
+    """A reason why a platform does not work, and what to do about it. Neither contains a secret."""
+
+    what: str
+    remedy: str
+
+
+class AccessReport(NamedTuple):
+    """The result of checking the credentials and rights of a platform."""
+
+    account: str = ""
+    """The account that the credentials belong to; empty if the service did not accept them."""
+    problems: Sequence[AccessProblem] = ()
+
+
+def failed_access(what: str, remedy: str) -> AccessReport:
+    """Return the report of credentials that could not be used."""
+    return AccessReport("", [AccessProblem(what, remedy)])
+
+
+def unreachable(service: str, error: BaseException) -> AccessReport:
+    """Return the report of a service that did not respond."""
+    return failed_access(
+        f"{service} cannot be reached ({type(error).__name__}).", "Check the network and the address in the settings."
+    )
+
+
+@runtime_checkable
+class ChecksAccess(Protocol):
+    """Can check its credentials and rights, for `holdfast gateway setup`."""
+
+    async def check_access(self) -> AccessReport:
+        """Ask the service about the account. It must not disturb a gateway that runs with the same credentials."""
+
+
+class SetupField(msgspec.Struct, frozen=True):
+    """A setting that `holdfast gateway setup` asks for."""
+
+    setting: str
+    """The setting of `[gateway.NAME]`; a dot separates an inner table."""
+    label: str
+    help: str
+    """The place where the value is found, in one or two sentences."""
+    variable: str = ""
+    """The environment variable of a secret: the setting names the variable, and the secret is stored elsewhere."""
+    default: str = ""
+    is_list: bool = False
+    """Whether the value is a list; the answers are separated by commas."""
+    required: bool = True
+    generated: bool = False
+    """Whether an empty answer creates a random secret."""
+
+
+class SetupGuide(msgspec.Struct, frozen=True):
+    """The questions of `holdfast gateway setup`: `SETUP` in the module of a platform factory."""
+
+    fields: Sequence[SetupField]
+    intro: str = ""
+    """The first steps in the service, such as the creation of a bot."""
+    sender: str = ""
+    """The way to find one's sender id; empty if senders are not allowed by id."""
+    test_message: bool = True
+    """Whether `send` with the address `{"chat": SENDER}` can start a chat."""
+    last_step: str = "Write to the bot."
 
 
 class PlatformContext(NamedTuple):

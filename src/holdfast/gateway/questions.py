@@ -56,22 +56,23 @@ def question_of(key: str | None) -> platform.ApprovalQuestion | None:
     found = parse_key(key)
     if found is None or found.part != found.parts - 1:
         return None
-    number, choice = found.number, platform.QuestionChoice
-    choices = [choice("Allow once", approval_line(number))]
+    # The number would be that of another question after /new, and a button stays in the chat.
+    reference, choice = f"#{found.request_id}", platform.QuestionChoice
+    choices = [choice("Allow once", approval_line(reference))]
     if found.can_remember:
-        choices.append(choice("Allow in this conversation", approval_line(number, "conversation")))
-        choices.append(choice("Always allow", approval_line(number, "always")))
-    choices.append(choice("Deny", denial_line(number)))
-    return platform.ApprovalQuestion(found.request_id, number, tuple(choices))
+        choices.append(choice("Allow in this conversation", approval_line(reference, "conversation")))
+        choices.append(choice("Always allow", approval_line(reference, "always")))
+    choices.append(choice("Deny", denial_line(reference)))
+    return platform.ApprovalQuestion(found.request_id, found.number, tuple(choices))
 
 
-def approval_line(number: int, *scope: events.Answered) -> str:
-    """Return the command that allows a request: once, or for a scope."""
-    return commands.command_line(permissions.approve, number, *scope)
+def approval_line(reference: int | str, *scope: events.Answered) -> str:
+    """Return the command that allows a request, by its number or id: once, or for a scope."""
+    return commands.command_line(permissions.approve, reference, *scope)
 
 
-def denial_line(number: int) -> str:
-    return commands.command_line(permissions.deny, number)
+def denial_line(reference: int | str) -> str:
+    return commands.command_line(permissions.deny, reference)
 
 
 def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:

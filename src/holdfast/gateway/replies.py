@@ -6,7 +6,8 @@ always gets an answer; only a turn that the user stopped has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -24,6 +25,8 @@ DEFAULT_LIMIT = 4_000
 """The message limit for a platform that does not run in this process."""
 MAX_FAILURE = 300
 """The longest error text in a reply, in characters."""
+
+MAX_FILE_NAME = 100
 
 CUT_SHORT = "[The reply is too long for this chat. The conversation contains all of it.]"
 TOO_LARGE = (
@@ -67,10 +70,10 @@ def build(
     text: str | None,
     *,
     kind: types.OutgoingKind = "reply",
-    attachments: Sequence[str] = (),
+    attachments: Mapping[str, str] = MappingProxyType({}),
     seq: int | None = None,
 ) -> list[types.NewOutgoing]:
-    """Return the messages of a text; the attachments belong to the last one."""
+    """Return the messages of a text; the attachments, file names by digest, belong to the last one."""
     target, formatter = context.platforms.get(to.platform), context.can(to.platform).format
     limit = target.limit if target is not None else DEFAULT_LIMIT
     parts = text_split.split(text or "", limit, formatter.measure if formatter is not None else len)
@@ -87,24 +90,31 @@ def build(
             text=part,
             kind=kind,
             attachments=list(attachments) if number == last else [],
+            file_names={digest: name for digest, name in attachments.items() if name and number == last},
             seq=seq,
         )
         for number, part in enumerate(parts)
     ]
 
 
-def image_digests(messages: Sequence[types.Message]) -> list[str]:
-    """Return the images of the answer that a turn ended with."""
-    content = messages[-1].content if messages and messages[-1].role == "assistant" else ""
-    parts = content if isinstance(content, list) else []
-    return [part["blob"] for part in parts if part.get("type") == "image" and isinstance(part.get("blob"), str)]
+def find_attachments(messages: Sequence[types.Message]) -> dict[str, str]:
+    """Return the files that tools sent in a turn and the images of its answer: file names by digest."""
+    found = dict[str, str]()
+    for message in messages:
+        kind = {"tool": "file", "assistant": "image"}.get(message.role)
+        for part in message.content if isinstance(message.content, list) else []:
+            if part.get("type") == kind and isinstance(digest := part.get("blob"), str):
+                found[digest] = titles.normalize(str(part.get("name", "")))[-MAX_FILE_NAME:]
+    return found
 
 
-def user_content(inbound: Sequence[types.InboundMessage], text: str, shared: bool) -> types.Content | None:
+def user_content(
+    inbound: Sequence[types.InboundMessage], text: str, shared: bool, file_notes: Sequence[str] = ()
+) -> types.Content | None:
     """Return the content of the user message that inbound messages become; None if it is only the text.
 
-    Notes tell the model who speaks in a shared chat, and which message is quoted. A display name is user text: it is
-    quoted, and the sender's id follows it.
+    Notes tell the model who speaks in a shared chat, which message is quoted, and where received files are. A display
+    name is user text: it is quoted, and the sender's id follows it.
     """
     parts = [part for each in inbound for part in platform.content_parts_of(each)]
     notes = list[str]()
@@ -112,10 +122,11 @@ def user_content(inbound: Sequence[types.InboundMessage], text: str, shared: boo
         notes.append(SPEAKERS.format(names=", ".join(dict.fromkeys(map(_speaker, inbound)))))
     for each in inbound:
         if (quote := platform.read_extra(each, platform.Quote)) is not None and quote.text:
-            by = f" of {_quoted(quote.name)}" if quote.name else ""
+            by = f" of {_quoted(name)}" if (name := titles.normalize(quote.name)) else ""
             notes.append(QUOTED.format(by=by, text=_quoted(quote.text[: platform.MAX_QUOTE])))
         if platform.read_extra(each, platform.MessageEdit) is not None:
             notes.append(EDITED)
+    notes += file_notes
     if not parts and not notes:
         return None
     texts = [{"type": "text", "text": text}] if text else []

@@ -126,6 +126,7 @@ class Router:
     def _pause(self, chat: active_chat.ActiveChat) -> None:
         seconds = min(self._context.settings.retry * 2 ** min(chat.attempts, 10), MAX_PAUSE)
         self._paused[chat.route] = monotonic() + seconds
+        asyncio.get_running_loop().call_later(seconds, self.wake)
 
     def _on_hint(self, hint: notifications.Hint) -> None:
         """Handle a notification of the store. A message received by another process is that process's to start."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from holdfast import errors, types
@@ -37,11 +38,38 @@ def has_profile(profile: str, route: str) -> bool:
     return route.startswith(f"agent:{quote_part(profile)}:")
 
 
-def owner_of(route: str, platform: str, sender: str) -> str:
-    """Return the owner of the conversations of a route: the sender, or the group if it is shared."""
+class Principal(NamedTuple):
+    """The sender or shared group that a turn runs for, and the owner of its conversations."""
+
+    identity: str
+    """The sender, or the shared group. It decides about tools and permissions."""
+    owner: str
+    """The owner of conversations and notes: the identity, or the owner that it is linked to."""
+    linked: bool = False
+    """Whether the sender has a link, so that turns are copied to other linked chats."""
+
+    def may_read(self, owner: str) -> bool:
+        """Return whether the conversations of an owner belong to the principal."""
+        return owner in (self.identity, self.owner)
+
+
+def principal_of(chat: types.InboundMessage | types.Home) -> Principal:
+    """Return the principal of a message. A link applies to direct chats, where only the sender reads the replies."""
+    identity = identity_of(chat.route, platform_of(chat.route), chat.sender)
+    if chat.linked_owner is None or not is_direct(chat.route):
+        return Principal(identity, identity)
+    return Principal(identity, chat.linked_owner, linked=True)
+
+
+def identity_of(route: str, platform: str, sender: str) -> str:
+    """Return the sender of a message on a route, or the group if it is shared."""
     if is_shared(route):
         return f"{quote_part(platform)}:group:{route.split(':')[4]}"
     return f"{quote_part(platform)}:{quote_part(sender)}"
+
+
+def is_direct(route: str) -> bool:
+    return route.split(":")[3] == "dm"
 
 
 def is_shared(route: str) -> bool:
@@ -92,29 +120,34 @@ class RouteBindings:
     def __init__(self, db: async_db.AsyncSessionDB, policy: settings.ResetPolicy, clock: Callable[[], float]) -> None:
         self._db, self._policy, self._clock = db, policy, clock
 
-    async def target(self, route: str) -> str:
+    async def target(self, route: str, principal: Principal) -> str:
         """Return the conversation of the next message on a route; a new id if the message begins one."""
         while True:
             found = await self._db.route(route)
-            if (known := self.known_target(found)) is not None:
+            if (known := self.known_target(found, principal)) is not None:
                 return known
-            if not await self._needs_reset(str(found.conversation_id)):
+            if principal.may_read(found.owner) and not await self._needs_reset(str(found.conversation_id)):
                 return str(found.conversation_id)
             try:
                 await self._db.bind_route(route, None, version=found.version)
             except errors.RouteMoved:
                 continue  # Another process bound it concurrently.
 
-    def known_target(self, route: types.Route) -> str | None:
-        """Return the conversation of the next message if no further reads are needed: see `target`."""
+    def known_target(self, route: types.Route, principal: Principal) -> str | None:
+        """Return the conversation of the next message if no further reads are needed: see `target`.
+
+        The conversation of another owner is not continued: the sender was linked to that owner before.
+        """
         if route.conversation_id is None:
             return conversation_row.generate_session_id(self._clock())
-        return route.conversation_id if self._policy.when == "none" else None
+        return route.conversation_id if self._policy.when == "none" and principal.may_read(route.owner) else None
 
-    async def other_target(self, route: str, target: str) -> str | None:
+    async def other_target(self, route: str, target: str, principal: Principal) -> str | None:
         """Return the conversation that took the route before `target` was created; None if there is none."""
-        found = (await self._db.route(route)).conversation_id
-        return None if found == target or await self._exists(target) else found
+        found = await self._db.route(route)
+        if found.conversation_id == target or not principal.may_read(found.owner) or await self._exists(target):
+            return None
+        return found.conversation_id
 
     async def move(self, route: str, target: str | None) -> None:
         """Continue a chat in another conversation; None: a new one. Raises RouteMoved if another process was first."""

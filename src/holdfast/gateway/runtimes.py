@@ -1,4 +1,4 @@
-"""A pool of runtimes, one for each owner, so that notes, permissions and conversations of owners stay separate.
+"""A pool of runtimes, one for each principal, so that their notes, permissions and conversations stay separate.
 
 A runtime is opened when it is first needed. Idle runtimes are closed, the least recently used first.
 """
@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from time import monotonic
 
+from holdfast.gateway import routes
 from holdfast.runtime import runtime as runtimes
 
 logger = logging.getLogger("holdfast.gateway")
@@ -19,8 +20,7 @@ logger = logging.getLogger("holdfast.gateway")
 MAX_RUNTIMES = 1_000
 IDLE_SECONDS = 3600.0
 
-RuntimeFactory = Callable[[str], AbstractAsyncContextManager[runtimes.Runtime]]
-"""Returns the runtime of an owner."""
+RuntimeFactory = Callable[[routes.Principal], AbstractAsyncContextManager[runtimes.Runtime]]
 
 
 class PooledRuntime:
@@ -57,7 +57,8 @@ class RuntimePool:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._factory, self._max, self._idle, self._clock = factory, max_runtimes, idle, clock
-        self._pooled: OrderedDict[str, PooledRuntime] = OrderedDict()
+        self._pooled: OrderedDict[tuple[str, str], PooledRuntime] = OrderedDict()
+        """By identity and owner: a link does not replace the runtime in which approvals are pending."""
         self._closing = set[asyncio.Task[None]]()
         self.on_open: Callable[[runtimes.Runtime], object] = lambda _: None
         """Called with each new runtime."""
@@ -66,29 +67,33 @@ class RuntimePool:
         return len(self._pooled)
 
     @asynccontextmanager
-    async def use(self, owner: str) -> AsyncIterator[runtimes.Runtime]:
-        """Return the runtime of an owner, which stays open until the end of the block."""
-        pooled = self._pooled.get(owner)
+    async def use(self, principal: routes.Principal) -> AsyncIterator[runtimes.Runtime]:
+        """Return the runtime of a principal, which stays open until the end of the block."""
+        key = (principal.identity, principal.owner)
+        pooled = self._pooled.get(key)
         if pooled is None:
-            pooled = self._pooled[owner] = PooledRuntime()
+            pooled = self._pooled[key] = PooledRuntime()
         pooled.users += 1
-        self._pooled.move_to_end(owner)
+        self._pooled.move_to_end(key)
         try:
             if pooled.runtime is None:
-                await self._open(owner, pooled)
+                await self._open(principal, pooled)
             assert pooled.runtime is not None
+            # Never switched off: another chat of the principal may be in a turn.
+            pooled.runtime.copies_turns |= principal.linked
             yield pooled.runtime
         finally:
             pooled.users -= 1
             pooled.used_at = self._clock()
             if pooled.runtime is None and not pooled.users:
-                self._pooled.pop(owner, None)  # It could not be opened: the next user tries again.
+                self._pooled.pop(key, None)  # It could not be opened: the next user tries again.
             self._close_idle()
 
-    async def _open(self, owner: str, pooled: PooledRuntime) -> None:
+    async def _open(self, principal: routes.Principal, pooled: PooledRuntime) -> None:
         async with pooled.opening:
             if pooled.runtime is None:
-                pooled.runtime = await pooled.stack.enter_async_context(self._factory(owner))
+                pooled.runtime = await pooled.stack.enter_async_context(self._factory(principal))
+                pooled.runtime.copies_turns = False
                 self.on_open(pooled.runtime)
 
     def abandon(self) -> None:
@@ -104,13 +109,13 @@ class RuntimePool:
         await asyncio.gather(*(each.close() for each in every), *self._closing)
 
     def _close_idle(self) -> None:
-        now, surplus, idle = self._clock(), len(self._pooled) - self._max, list[str]()
-        for owner, pooled in self._pooled.items():
+        now, surplus, idle = self._clock(), len(self._pooled) - self._max, list[tuple[str, str]]()
+        for key, pooled in self._pooled.items():
             if len(idle) >= surplus and now - pooled.used_at <= self._idle:
                 break  # The rest was used later.
             if pooled.is_idle:
-                idle.append(owner)
-        for owner in idle:
-            closing = asyncio.create_task(self._pooled.pop(owner).close())
+                idle.append(key)
+        for key in idle:
+            closing = asyncio.create_task(self._pooled.pop(key).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)

@@ -178,6 +178,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (self.loopback is None and not self.platforms) or bool(self.hooks) or self.http != Http()
 
     @property
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The tables of the platforms that run; those of the built-in ones are empty."""
+        built_in = {"http": self.has_http, "loopback": self.loopback is not None}
+        return {name: {} for name, is_used in built_in.items() if is_used} | self.platforms
+
+    @property
     def variables(self) -> list[str]:
         """The environment variables that contain secrets. In tables of platforms they are the settings `*_env`."""
         named = [value for table in self.platforms.values() for key, value in table.items() if key.endswith("_env")]

@@ -6,13 +6,16 @@ Questions are sent to the chat of the message and answered there by commands; af
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from holdfast import errors, events, types
+from holdfast.agent import loop
 from holdfast.gateway import gateway_context, outbox, questions, replies
 from holdfast.runtime import runtime as runtimes
+from holdfast.store import async_db
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -112,7 +115,9 @@ class TurnProgress:
         drafts, shown = self._can.drafts, ""
         assert drafts is not None
         try:
-            draft = await outbox.post_draft(self._context.db, self._to, inbound.id)
+            # A write goes on if its task is cancelled, and a draft that is stored after the reply would stay.
+            posting = outbox.post_draft(self._context.db, self._to, inbound.id)
+            draft = await loop.finish_despite_cancel(posting)
             self._context.wake_sender(self._to.platform)
             while draft is not None and draft.failed_at is None:
                 await asyncio.sleep(drafts.draft_seconds)
@@ -148,6 +153,15 @@ class TurnProgress:
             await self._context.db.mail.post(
                 part, key=key, inbound_id=inbound_id, conversation_id=self._conversation_id
             )
+
+
+async def read_turn(db: async_db.AsyncSessionDB, conversation_id: str, asked: int) -> list[types.Message]:
+    """Return the messages of the turn that a message began, including those of earlier attempts at it."""
+
+    def is_same_turn(message: types.Message) -> bool:
+        return message.role != "user" or message.uid.startswith(loop.STEERED)
+
+    return list(itertools.takewhile(is_same_turn, await db.transcript(conversation_id, asked)))
 
 
 @asynccontextmanager

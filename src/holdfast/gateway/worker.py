@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import monotonic
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -47,6 +48,11 @@ RECHECK_SECONDS = 5.0
 MAX_ATTEMPTS = 5
 """The maximum number of attempts to process a message."""
 GAVE_UP = "This message could not be processed in {count} attempts and was given up. Please send it again."
+NO_ACCESS = "This message was not processed: you do not have access to its conversation anymore."
+FILE_SAVED = "The file {name} is in the working folder: {path}"
+FILE_NOT_SAVED = (
+    "The file {name} could not be saved in the working folder ({error}). If it is text, read_output reads it: {digest}"
+)
 STOPPING = "the gateway is stopping"
 # After these the same message is processed again, here or in another process.
 _RETRY_EXITS: frozenset[events.Exit] = frozenset(("busy", "store", "lease_lost"))
@@ -99,7 +105,8 @@ class Worker:
         None if that needs further reads or checks.
         """
         first, behind = waiting[0], waiting[1:]
-        target = first.target or platform.read_terms(first).conversation_id or self.bindings.known_target(route)
+        is_fixed = bool(first.target or platform.read_terms(first).conversation_id)
+        target = None if is_fixed else self.bindings.known_target(route, routes.principal_of(first))
         if target is None or self.is_given_up(first) or self.is_late(first) or withdrawal(first, behind):
             return None
         return first.id, target, [each.id for each in self.joined(first, behind)]
@@ -178,8 +185,10 @@ class ChatWorker:
             if worker.is_late(inbound) and not await self._context.may_speak(inbound.platform, inbound.sender):
                 await self._settle(inbound, "refused", None)
                 return
-            named = inbound.target or platform.read_terms(inbound).conversation_id
-            target = named or await worker.bindings.target(inbound.route)
+            target = await self._target(inbound)
+            if target is None:
+                await self._settle(inbound, "refused", NO_ACCESS)
+                return
             begun = await self._db.mail.begin_inbound(self.held.lease, inbound.id, target, [each.id for each in joined])
         fault_points.reach("gateway", "begun")
         if begun is None:
@@ -191,6 +200,18 @@ class ChatWorker:
             await self._run_command(begun, behind)
         else:
             await self._answer_message(begun)
+
+    async def _target(self, inbound: types.InboundMessage) -> str | None:
+        """Return the conversation of a message; None if the sender was linked to its owner and is not anymore."""
+        principal = routes.principal_of(inbound)
+        fixed = inbound.target or platform.read_terms(inbound).conversation_id
+        if fixed is None:
+            return await self._worker.bindings.target(inbound.route, principal)
+        try:
+            owner = (await self._db.conversation(fixed)).owner
+        except errors.NoSuchSession:
+            return fixed
+        return fixed if principal.may_read(owner) else None
 
     async def _settle_unprocessed(self, inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> bool:
         """Settle a message that was withdrawn, replaced by an edit, or given up; return whether it was."""
@@ -219,7 +240,8 @@ class ChatWorker:
             every += await self._db.mail.joined_inbound(inbound.id)
         text = "\n\n".join(filter(None, (message_policy.message_text(each.text) for each in every)))
         quoting = [await self._resolve_quote(each) for each in every]
-        content = replies.user_content(quoting, text, routes.is_shared(inbound.route))
+        notes = [await self._save_file(routes.principal_of(inbound), part) for part in received_files(every)]
+        content = replies.user_content(quoting, text, routes.is_shared(inbound.route), notes)
         terms = platform.read_terms(every[-1])
         submit = events.Submit(text, uid_of(inbound), content, inbound.route, terms.instructions, terms.max_output)
         await self._answer(inbound, submit)
@@ -234,6 +256,18 @@ class ChatWorker:
             return inbound
         known = msgspec.structs.replace(quote, text=quoted.text, name=quoted.name)
         return msgspec.structs.replace(inbound, parts=[msgspec.to_builtins(known), *inbound.parts])
+
+    async def _save_file(self, principal: routes.Principal, part: dict[str, Any]) -> str:
+        """Save a received file in the working folder, and return the note for the model."""
+        name, digest, error = errors.quote(part["name"]), part["blob"], "no working folder"
+        try:
+            if self._context.save_file is not None:
+                path = await self._context.save_file(principal, digest, part["name"])
+                return FILE_SAVED.format(name=name, path=path)
+        except (errors.HoldfastError, OSError) as failure:
+            logger.warning("could not save a received file: %s", failure)
+            error = str(failure)
+        return FILE_NOT_SAVED.format(name=name, digest=digest, error=error)
 
     async def _find_seq(self, inbound: types.InboundMessage, uid: str) -> int | None:
         """Return the log entry of a message in its conversation, if there is one."""
@@ -251,11 +285,15 @@ class ChatWorker:
             await self._settle(inbound, "interrupted", None)
             return
         if result.failed and progress.seq is None:
-            other = await self._worker.bindings.other_target(inbound.route, conversation_id)
+            principal = routes.principal_of(inbound)
+            other = await self._worker.bindings.other_target(inbound.route, conversation_id, principal)
             if other is not None:
                 result, progress = await self._run_turn(inbound, other, message)
         fault_points.reach("gateway", "answered")
         is_stored = progress.seq is not None
+        messages: Sequence[types.Message] = result.messages
+        if progress.seq is not None and inbound.attempts > 1:
+            messages = await turn_progress.read_turn(self._db, result.conversation_id, progress.seq)
         # A turn that yielded to the next message is answered with that one.
         text = None if result.interrupted and progress.yielded else replies.result_text(result)
         await self._settle(
@@ -265,7 +303,7 @@ class ChatWorker:
             seq=progress.seq,
             conversation_id=result.conversation_id if is_stored else None,
             answer_seq=await self._answer_seq(result, progress.seq) if is_stored else None,
-            attachments=replies.image_digests(result.messages),
+            attachments=replies.find_attachments(messages),
         )
 
     async def _answer_seq(self, result: events.TurnResult, asked: int | None) -> int | None:
@@ -307,7 +345,7 @@ class ChatWorker:
         """Submit a message to the runtime and wait until its turn is over."""
         chat, to = self._chat, gateway_context.reply_address(inbound)
         async with (
-            self._context.runtimes.use(owner_of(inbound)) as runtime,
+            self._context.runtimes.use(routes.principal_of(inbound)) as runtime,
             turn_progress.follow(self._context, runtime, conversation_id, to, inbound, message.uid or "") as progress,
         ):
             running, began = active_chat.RunningTurn(runtime, conversation_id, inbound, progress, message), monotonic()
@@ -437,7 +475,7 @@ class ChatWorker:
         # A process that was suspended since the command was begun, and lost its lease, must not run it.
         await self._check_lease()
         fault_points.reach("gateway", "commanded")
-        async with self._context.runtimes.use(owner_of(inbound)) as runtime:
+        async with self._context.runtimes.use(routes.principal_of(inbound)) as runtime:
             others = [each for each in waiting if running is None or each.id not in running.included]
             work = commands.run(self._context, runtime, self._worker.bindings, inbound, conversation_id, others)
             command = registry.find(inbound.text)
@@ -482,15 +520,14 @@ class ChatWorker:
         """Let the runtime answer the inbox of a conversation; it stores the outcomes itself."""
         self._chat.behind = ()
         try:
-            owner = (await self._db.conversation(conversation_id)).owner
-            home = await self._db.mail.last_chat(conversation_id)
+            home = await self._context.last_chat(conversation_id)
         except errors.NoSuchSession:
             return
         if home is None:
             return
         to = gateway_context.reply_address(home)
         async with (
-            self._context.runtimes.use(owner) as runtime,
+            self._context.runtimes.use(routes.principal_of(home)) as runtime,
             turn_progress.follow(self._context, runtime, conversation_id, to) as progress,
         ):
             running = active_chat.RunningTurn(runtime, conversation_id, None, progress)
@@ -509,7 +546,7 @@ class ChatWorker:
         seq: int | None = None,
         conversation_id: str | None = None,
         answer_seq: int | None = None,
-        attachments: Sequence[str] = (),
+        attachments: Mapping[str, str] = MappingProxyType({}),
         is_final: bool = True,
     ) -> None:
         """Store the outcome and the reply in one transaction.
@@ -556,8 +593,9 @@ def uid_of(inbound: types.InboundMessage) -> str:
     return inbox_messages.uid_of(f"{inbound.platform}:{inbound.key}")
 
 
-def owner_of(inbound: types.InboundMessage) -> str:
-    return routes.owner_of(inbound.route, inbound.platform, inbound.sender)
+def received_files(inbound: Sequence[types.InboundMessage]) -> list[dict[str, Any]]:
+    """Return the parts of messages that refer to received files."""
+    return [part for each in inbound for part in each.parts if part.get("type") == "file"]
 
 
 def withdrawal(inbound: types.InboundMessage, behind: Sequence[types.InboundMessage]) -> str | None:
@@ -567,11 +605,11 @@ def withdrawal(inbound: types.InboundMessage, behind: Sequence[types.InboundMess
     """
     if platform.deleted_key(inbound) is not None:
         return "dropped"
+    versions = {inbound.key, platform.edited_key(inbound) or inbound.key}
     for each in behind:
-        if each.parts and platform.deleted_key(each) == inbound.key:
+        if platform.deleted_key(each) == inbound.key:
             return "interrupted"
-        edit = platform.read_extra(each, platform.MessageEdit) if each.parts and not inbound.attempts else None
-        if edit is not None and edit.key == inbound.key:
+        if not inbound.attempts and platform.edited_key(each) in versions:
             return "replaced"
     return None
 

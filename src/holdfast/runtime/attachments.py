@@ -16,8 +16,8 @@ from holdfast.tools.files import images
 
 logger = logging.getLogger("holdfast.runtime")
 
-MAX_IMAGES, MAX_IMAGE_BYTES = 8, 5_000_000
-"""Images of one prompt; bytes of one image."""
+MAX_IMAGES = 8
+"""Images of one prompt."""
 
 
 class ImageData(NamedTuple):
@@ -43,11 +43,9 @@ def decode_image(encoded: str, name: str) -> ImageData:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise errors.RpcRefused(frames.INVALID_PARAMS, f"{name} is not valid base64.") from None
-    if len(data) > MAX_IMAGE_BYTES:
-        raise errors.RpcRefused(frames.INVALID_PARAMS, f"{name} is larger than {MAX_IMAGE_BYTES:,} bytes.")
-    found = images.read(data)
+    found = images.read_sendable(data)
     if found is None:
-        raise errors.RpcRefused(frames.INVALID_PARAMS, f"{name} is not a valid PNG, JPEG, GIF or WebP image.")
+        raise errors.RpcRefused(frames.INVALID_PARAMS, f"{name} cannot be sent: {images.NOT_SENDABLE}.")
     return ImageData(found.media_type, data)
 
 
@@ -83,7 +81,7 @@ async def load_images(store: async_db.AsyncSessionDB, message: types.Message) ->
 def _load(store: db.SessionDB, digest: str) -> str:
     try:
         blob = store.blobs.get(digest)
-        if blob is None or blob.size > MAX_IMAGE_BYTES:
+        if blob is None or blob.size > images.MAX_BYTES:
             return ""
         with store.blobs.open(digest) as content:
             return base64.b64encode(content.read()).decode()

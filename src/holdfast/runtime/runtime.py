@@ -23,7 +23,7 @@ from holdfast.agent import agent_cache, commands
 from holdfast.agent import approvals as permissions
 from holdfast.model import base as models
 from holdfast.model import reply_builder
-from holdfast.runtime import inbox_messages
+from holdfast.runtime import inbox_messages, linked_chats
 from holdfast.store import async_db, conversation_row, notifications
 
 logger = logging.getLogger("holdfast.agent")
@@ -144,6 +144,10 @@ class Runtime:
         """Called with notices for chats; replaced by a front end that serves chats."""
         self.settle_entry: SettleEntry = self._settle_entry
         """Records the outcome of an inbox entry; replaced by a front end that reports it elsewhere too."""
+        self.copies_turns = True
+        """Whether turns are copied to the linked chats of their conversation."""
+        self.wake_sender: Callable[[str], object] = lambda _platform: None
+        """Called with a platform that has a message to send; replaced by a front end that sends messages."""
 
     async def __aenter__(self) -> Self:
         self._hints.enter_context(self.db.notifications.listen(self._on_hint))
@@ -557,6 +561,8 @@ class Runtime:
                 future.set_exception(error)
                 future.exception()  # marks it as retrieved: the subscribers got the notice
         else:
+            if self.copies_turns:
+                await linked_chats.post_copies(self.db, message.route, result, self.wake_sender)
             if not future.done():
                 future.set_result(result)
 

@@ -57,7 +57,7 @@ class SchemaPlan(NamedTuple):
     """The format and revision this version writes, and the statements that convert data of an older format."""
 
     format: int = 1
-    revision: int = 10
+    revision: int = 11
     steps: Mapping[int, Sequence[str]] = {}
     create: bool = True  # whether to create a store if there is none
 

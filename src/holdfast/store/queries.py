@@ -5,12 +5,13 @@ after it describe it. Parameters are written `:name` in every file. `sql/common/
 share; `sql/sqlite/` and `sql/postgres/` hold the schemas and the queries that differ, which override common ones.
 `schema.sql` and `functions.sql` are not made of queries and are read whole.
 
-Common queries may call four macros where the databases differ in one expression:
+Common queries may call these macros. All but the last exist because the databases differ in one expression:
 
 - `message_at(m, conversation, seq)`: the row `m` of `messages` is this message.
 - `messages_of(m, conversation)`: the row `m` of `messages` belongs to this conversation.
 - `greatest(a, b)`: the larger value.
 - `json_valid(text)`: whether a text is valid JSON.
+- `linked_owner(a)`: the owner that the sender of the row `a` of `arrivals` is linked to, or NULL.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ COMMON = "common"
 DIALECTS = ("sqlite", "postgres")
 
 # The id of a message in SQLite is its conversation and seq in one integer; PostgreSQL has both as its primary key.
+_LINKED_OWNER = "(SELECT l.owner FROM links l WHERE l.platform = {0}.platform AND l.sender = {0}.sender)"
 MACROS = {
     "sqlite": {
+        "linked_owner": _LINKED_OWNER,
         "message_at": "{0}.id = ({1} << 32) + {2}",
         "messages_of": "{0}.id > {1} << 32 AND {0}.id <= ({1} << 32) + 4294967295",
         "greatest": "max({0}, {1})",
         "json_valid": "json_valid({0})",
     },
     "postgres": {
+        "linked_owner": _LINKED_OWNER,
         "message_at": "{0}.conversation = {1} AND {0}.seq = {2}",
         "messages_of": "{0}.conversation = {1}",
         "greatest": "greatest({0}, {1})",

@@ -226,7 +226,8 @@ def get_route(tx: Tx, key: str) -> types.Route:
 def bind_route(tx: Tx, key: str, session_id: str | None, version: int, now: float) -> types.Route:
     """Bind a route by compare-and-swap; raise RouteMoved if its version is not the one the caller read."""
     here = conversation_row.lock(tx, session_id) if session_id is not None else None
-    found, bound = get_route(tx, key), types.Route(key, here.id if here else None, version + 1)
+    found = get_route(tx, key)
+    bound = types.Route(key, here.id if here else None, version + 1, here.owner if here else "")
     if found == bound and tx.retry_state.get("route") == bound:
         return bound
     tx.retry_state["route"] = bound

@@ -28,6 +28,7 @@ def draw_recap(
     hides: Sequence[types.Hide] = (),
     *,
     running: bool = False,
+    exchanges: int = EXCHANGES,
 ) -> list[event_text.StyledText]:
     """Draw the last exchanges: messages and replies, without tool calls and without hidden turns.
 
@@ -39,7 +40,7 @@ def draw_recap(
     if not running and lacks_reply(visible):
         parts.append(("missing", UNFINISHED))
     asked = [place for place, (role, _) in enumerate(parts) if role == "user"]
-    begin = asked[-EXCHANGES] if len(asked) >= EXCHANGES else 0
+    begin = asked[-exchanges] if len(asked) >= exchanges else 0
     pieces = [piece for role, text in parts[begin:] for piece in _draw_part(role, text, renderer)]
     return [*pieces, event_text.StyledText("\n")] if parts and parts[-1][0] in ("user", "program") else pieces
 

@@ -92,7 +92,7 @@ async def test_missing_and_superfluous_arguments_are_refused(db: AsyncSessionDB)
     assert await context_texts(db) == ["q1", "a1"]
 
 
-@pytest.mark.parametrize("name", NEED_CONVERSATION)
+@pytest.mark.parametrize("name", [*NEED_CONVERSATION, "link"])  # `/link CODE` needs none.
 async def test_command_needs_an_existing_conversation(name: str, db: AsyncSessionDB) -> None:
     async with open_runtime(db) as run:
         refused = f"error: The conversation begins with your first message; /{name} needs one."
@@ -106,7 +106,7 @@ async def test_command_needs_an_existing_conversation(name: str, db: AsyncSessio
         assert await db.list_sessions() == []
 
 
-@pytest.mark.parametrize("name", [name for name in commands.COMMANDS if name not in (*NEED_CONVERSATION, "resume")])
+@pytest.mark.parametrize("name", sorted({*commands.COMMANDS} - {*NEED_CONVERSATION, "link", "resume"}))
 async def test_other_command_answers_without_and_after_a_conversation(name: str, db: AsyncSessionDB) -> None:
     async with open_runtime(db) as run:
         for deleted in (False, True):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
-
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, events, types
@@ -140,22 +137,15 @@ async def test_history_is_not_changed_while_a_turn_runs_here_or_elsewhere(line: 
 
 
 async def test_steer_reaches_the_running_turn_and_is_a_message_without_one(db: AsyncSessionDB) -> None:
-    reached, go = asyncio.Event(), asyncio.Event()
-
-    async def wait(_: dict[str, Any]) -> str:
-        reached.set()
-        await go.wait()
-        return "waited"
-
-    model = ScriptedModel([agents.calls("wait"), "Done."])
-    async with open_runtime(db, model, tools=[agents.tool("wait", wait)]) as run:
+    gate, model = agents.Gate(), ScriptedModel([agents.calls("wait"), "Done."])
+    async with open_runtime(db, model, tools=[agents.tool("wait", gate)]) as run:
         assert await run_command(run, "/steer to the left") == [events.Say("to the left")]
         waiting = run.submit("talk", events.Submit("Go"))
-        await reached.wait()
+        await gate.reached.wait()
         with run.subscribe("talk") as stream:
             await run.send("talk", events.Command("/steer to the left"))
             assert "before its next step" in await notice_text(stream)
-        go.set()
+        gate.go.set()
         assert (await waiting).completed
     assert model.requests[-1].messages[-1].content == "to the left"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import sys
 from collections.abc import AsyncIterator
@@ -12,15 +13,16 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import gateway
+from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel, base
-from tests.support import agents, compaction, discord_server
+from tests.support import agents, compaction, discord_server, mcp_raw_server
 from tests.support.approvals import Shell, shell_reply
-from tests.support.discord_server import ANN, BEN, BOT, CHANNEL, DM, THREAD, DiscordServer
+from tests.support.discord_server import ANN, BEN, BOT, CHANNEL, DM, THREAD, TOPIC, DiscordServer
 from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, wait_idle, wait_sent, wait_settled
 from tests.support.polling import until_async
 
+PNG = base64.b64decode(mcp_raw_server.PNG)
 LATER = "2026-01-01T00:00:09.000000+00:00"
 
 
@@ -41,7 +43,7 @@ async def running(
     db: AsyncSessionDB, server: DiscordServer, model: Any, settings: dict[str, Any] | None = None, **given: Any
 ) -> AsyncIterator[gateway.Gateway]:
     """Run a gateway whose bot is connected."""
-    async with open_gateway(db, model, platforms=[load(server, **settings or {})], **given) as (opened, _):
+    async with open_gateway(db, model, platforms=[load(server, **settings or {})], poll=0.02, **given) as (opened, _):
         await opened.wait_ready()
         yield opened
 
@@ -93,6 +95,7 @@ async def test_messages_of_servers_need_a_mention_and_threads_are_separate_chats
     assert [each.route for each in found] == [group, thread, group]
     assert (server.texts(CHANNEL), server.texts(THREAD)) == (["One.", "Three."], ["Two."])
     assert "Just talking" in str(model.requests[-1].messages[-1].content)
+    assert TOPIC not in str(model.requests)
 
 
 async def test_free_channel_needs_no_mention_and_its_threads_are_found(
@@ -126,25 +129,37 @@ async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, serve
     assert server.texts()[-2:] == ["One.", "Two."]
 
 
-async def test_attachments_are_received_up_to_a_size(db: AsyncSessionDB, server: DiscordServer) -> None:
+async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
+    async def only_ann(incoming: platform.Incoming, _: str) -> platform.AdmissionResult:
+        return platform.AdmissionResult(incoming.sender == str(ANN), message="No access.")
+
     model = ScriptedModel(["Seen."])
-    async with running(db, server, model, {"max_download_bytes": 10}) as opened:
-        files = [server.attach("a.png", b"pixels", content_type="image/png")]
+    async with running(db, server, model, {"max_download_bytes": 100}, checks=[only_ann]) as opened:
+        server.say("Look", author=BEN, attachments=[server.attach("b.png", b"pixels")])
+        await until_async(server.texts)
+        files = [server.attach("a.png", PNG, content_type="image/png")]
         files += [server.attach("notes\u202e.txt", b"notes", content_type="text/plain; charset=utf-8")]
         files += [
-            server.attach("big\u202e\n.bin", b"x" * 11),
+            server.attach("big\u202e\n.bin", b"x" * 101),
+            {**server.attach("false", b"x" * 101), "size": 1},
             {**server.attach("lost", b""), "url": f"{server.url}/cdn/no"},
         ]
         (found,) = await settled(db, server.say("Look", attachments=files))
         await wait_idle(opened, db)
     assert found.text.splitlines() == [
         "Look",
-        "[Attachment not received: big .bin, 11 B. The largest possible size is 10 B.]",
+        "[Attachment not received: big .bin, 101 B. The largest possible size is 100 B.]",
+        "[Attachment not received: false, 1 B. The largest possible size is 100 B.]",
         "[Attachment not received: lost, 0 B. It could not be downloaded.]",
     ]
-    image, note, file = found.parts
+    assert [path for _, path, _ in server.requests if path.startswith("/cdn/")] == [
+        f"/cdn/{name}" for name in ("a.png", "notes\u202e.txt", "false", "no")
+    ]
+    image, _, note, file = found.parts
     assert (image["type"], image["media_type"]) == ("image", "image/png")
-    assert note["text"].startswith("[Attached: notes.txt, text/plain, 5 bytes;")
+    assert note["text"].startswith("[Attached: notes.txt, text/plain, 5 bytes.")
     assert file["type"] == "file"
 
 
@@ -221,7 +236,7 @@ async def test_due_messages_are_sent_while_the_platform_starts_and_stops(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
     chat = load(server)
-    async with open_gateway(db, ScriptedModel([]), platforms=[chat], grace=1.0) as (opened, _):
+    async with open_gateway(db, ScriptedModel([]), platforms=[chat], grace=1.0, poll=0.02) as (opened, _):
         await db.mail.post(outgoing("Early."))
         await wait_sent(db)
         await opened.wait_ready()
@@ -361,6 +376,46 @@ async def test_slash_commands_are_listed_and_run(db: AsyncSessionDB, server: Dis
     assert (await db.conversation(found.conversation_id or "")).title == "Boats"
     (answer,) = server.bodies("POST", "/callback")
     assert (answer["type"], answer["data"]["flags"], answer["data"]["content"]) == (4, 64, "/title Boats")
+
+
+async def test_interaction_does_not_wait_for_the_messages_of_its_channel(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
+    reached, go = asyncio.Event(), asyncio.Event()
+    async with running(db, server, ScriptedModel(["Hello!"])) as opened:
+        receive = opened.handler.receive
+
+        async def wait(incoming: platform.Incoming) -> types.InboundMessage | None:
+            if incoming.text == "Hi":
+                reached.set()
+                await go.wait()
+            return await receive(incoming)
+
+        opened.handler.receive = wait  # type: ignore[method-assign]
+        key = server.say("Hi")
+        await reached.wait()
+        server.interact({"name": "status", "type": 1})
+        await until_async(lambda: server.bodies("POST", "/callback"))
+        go.set()
+        await settled(db, key)
+
+
+@pytest.mark.parametrize("code", [4010, 4014])
+async def test_refused_connection_is_not_repeated_at_once_and_messages_are_sent_meanwhile(
+    code: int,
+    db: AsyncSessionDB,
+    server: DiscordServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
+    server.refused = code
+    async with open_gateway(db, ScriptedModel(), platforms=[load(server)], poll=0.02):
+        await until_async(lambda: "will connect again in 15 minutes" in caplog.text)
+        await db.mail.post(outgoing("Sent meanwhile."))
+        await wait_sent(db)
+    assert server.texts() == ["Sent meanwhile."]
+    assert "stopped receiving" not in caplog.text
 
 
 @pytest.mark.parametrize("error", [None, errors.StoreBusy()])

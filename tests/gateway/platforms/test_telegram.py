@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,15 +15,16 @@ import pytest
 import telegram as telegram_library
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown_it import parser_inline
 
-from holdfast import AsyncSessionDB, SessionDB, content_parts, errors, types
+from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.agent import memory as agent_memory
 from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.telegram import bot, markdown, updates
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import agents, cli_process, compaction, gateways, mcp_raw_server, telegram_server
+from tests.support import agents, compaction, gateways, mcp_raw_server, telegram_server
 from tests.support.approvals import Shell, shell_reply
 from tests.support.polling import until_async
 from tests.support.telegram_server import ANN, GROUP, ME, TOKEN, BotApi, BotError
@@ -137,50 +137,57 @@ async def test_deleted_draft_is_replaced_by_a_new_message(
         api.messages.clear()
         model.released.set()
         await settled(db, said)
+        await telegram.delete_draft({"chat": 42}, "777")  # It is deleted already, which is no error.
     assert api.texts() == ["Hello there!"]
-    await telegram.delete_draft({"chat": 42}, "777")  # It is deleted already, which is no error.
 
 
 async def test_edit_replaces_the_message_that_waits(
     db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
     gate, model = gateways.Gate(), ScriptedModel([agents.calls("wait"), "First.", "Second."])
-    async with gateways.open_gateway(db, model, platforms=[telegram], tools=[agents.tool("wait", gate)]):
+    tools = [agents.tool("wait", gate)]
+    async with gateways.open_gateway(db, model, platforms=[telegram], tools=tools) as (opened, _):
         first = await api.say("Wait")
         await gate.reached.wait()
         second = await api.say("Bye at nine")
-        await api.update(edited_message={**second, "text": "Buy at nine", "edit_date": 1_700_000_001})
+        edited = {**second, "text": "Buy at nine", "edit_date": 1_700_000_001}
+        update = telegram_library.Update.de_json(await api.update(edited_message=edited), None)
+        replacing = f"42:{second['message_id']}:{updates._version(update.edited_message)}"
         await until_async(lambda: api.confirmed == 1_003)
         gate.go.set()
         _, replaced = await settled(db, first, second)
-        (edit,) = await gateways.wait_settled(db, f"42:{second['message_id']}:1002", platform="telegram")
-        await gateways.wait_sent(db)
+        await api.update(edited_message={**edited, "has_protected_content": True})  # For example after a reaction.
+        await until_async(lambda: api.confirmed == 1_004)
+        await gateways.wait_idle(opened, db)
+        (edit,) = await gateways.wait_settled(db, replacing, platform="telegram")
     assert (replaced.outcome, edit.outcome, edit.text) == ("replaced", "answered", "Buy at nine")
     assert api.texts() == ["First.", "Second."]
 
 
-async def test_files_are_received_with_their_types(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
+async def test_files_are_received_with_their_types_up_to_a_size(
+    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api.files = {"photo": PNG, "voice": b"OggS", "damaged": b"\x89PNG"}
+    api.files = {"photo": PNG, "voice": b"OggS", "damaged": b"\x89PNG", "large": b"x" * 1_001}
+    monkeypatch.setattr(bot, "MAX_DOWNLOAD", 1_000)
     base = {"file_unique_id": "u"}
-    model = ScriptedModel(["One.", "Two.", "Three.", "Four."])
+    model = ScriptedModel(["One.", "Two.", "Three.", "Four.", "Five."])
     async with gateways.open_gateway(db, model, platforms=[telegram]):
         sizes = [{**base, "file_id": name, "width": 1, "height": 1} for name in ("small", "photo")]
         photo = await api.say(photo=sizes, caption="What is it?")
         voice = await api.say(voice={**base, "file_id": "voice", "duration": 1, "mime_type": "audio/ogg"})
         document = {**base, "file_id": "damaged", "file_name": "a\u202eb.png", "mime_type": "image/png"}
         damaged = await api.say(document=document)
-        large = await api.say(
-            video={**base, "file_id": "v", "width": 1, "height": 1, "duration": 1} | {"file_size": 21_000_000}
-        )
-        one, two, three, four = await settled(db, photo, voice, damaged, large)
-    assert (one.text, [part["type"] for part in one.parts]) == ("What is it?", ["image"])
+        video = {**base, "file_id": "large", "width": 1, "height": 1, "duration": 1}
+        large = [await api.say(video={**video, **stated}) for stated in ({"file_size": 1_002}, {})]
+        one, two, three, *others = await settled(db, photo, voice, damaged, *large)
+    assert (one.text, [part["type"] for part in one.parts]) == ("What is it?", ["image", "file"])
     with db.db.blobs.open(one.parts[0]["blob"]) as stored:
         assert stored.read() == PNG
     assert "[Attached: voice.ogg, audio/ogg, 4 bytes" in two.parts[0]["text"]
     assert "[Attached: ab.png, application/octet-stream" in three.parts[0]["text"]
-    assert four.text == "[The file 'video.mp4' was not downloaded: 21,000,000 bytes.]"
+    assert [each.text for each in others] == [
+        f"[The file 'video.mp4' was not downloaded: {size} bytes.]" for size in ("1,002", "1,001")
+    ]
 
 
 async def test_files_of_strangers_are_not_downloaded_and_failing_ones_do_not_block(
@@ -195,7 +202,7 @@ async def test_files_of_strangers_are_not_downloaded_and_failing_ones_do_not_blo
     async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[telegram], checks=[only_ann]):
         await api.say(voice=voice, sender=BEN)
         await until_async(lambda: api.texts(43))
-        assert (api.called("getFile"), asked) == ([], ["group", "dm"])
+        assert (api.called("getFile"), asked) == ([], ["dm"])
         (found,) = await settled(db, await api.say(voice=voice))
     assert (api.texts(43), api.texts()) == (["No access."], ["Yes."])
     assert "was not downloaded: Telegram did not deliver it" in found.text
@@ -243,6 +250,16 @@ async def test_files_are_sent_and_accepted_ones_are_not_repeated(api: BotApi, te
     draft = await telegram.send(delivery("…", id=4))
     await telegram.send(delivery("", photo, id=5, draft=draft))
     assert int(draft) not in api.messages
+
+
+async def test_reply_follows_a_group_that_became_a_supergroup(api: BotApi, telegram: bot.TelegramPlatform) -> None:
+    moved = BotError(400, "Bad Request: group chat was upgraded to a supergroup chat", migrate_to_chat_id=-100)
+    address = {"chat": -5, "thread": 3, "reply_to": 8}
+    for number, (method, draft) in enumerate((("editMessageText", "7"), ("sendMessage", None)), 1):
+        api.failures[method] = [moved]
+        await telegram.send(delivery(f"Reply {number}", id=number, draft=draft, address=address))
+    assert api.texts(-100) == ["Reply 1", "Reply 2"]
+    assert not {"message_thread_id", "reply_parameters"} & set(api.called("sendMessage")[-1])
 
 
 @pytest.mark.parametrize(
@@ -305,7 +322,7 @@ async def test_buttons_answer_a_question_and_forged_data_does_not(
         await api.press(number, "/approve 1 forged")
         await api.press(number, rows[0][0]["callback_data"])
         await settled(db, said)
-    assert (rows[0][0]["text"], rows[-1][0]["callback_data"]) == ("Allow once", "/deny 1")
+    assert [row[0]["text"] for row in (rows[0], rows[-1])] == ["Allow once", "Deny"]
     assert "make <install>" in question["text"]
     assert shell.ran == ["make <install>"]
     assert [each["callback_query_id"] for each in api.called("answerCallbackQuery")] == ["q1", "q2"]
@@ -322,30 +339,6 @@ async def test_long_reply_is_split_by_utf16_units(
     assert len(parts) == 5
     assert "".join(parts).count("🙂") == 8_100
     assert "@someone" not in "".join(parts)
-
-
-async def test_message_of_a_killed_gateway_is_answered_by_the_next_one(api: BotApi, tmp_path: Path) -> None:
-    def start() -> subprocess.Popen[Any]:
-        streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return cli_process.start(tmp_path, "gateway", env={**cli_process.OFFLINE, "TOKEN": TOKEN}, **streams)
-
-    settings = f"[gateway.telegram]\ntoken_env = 'TOKEN'\napi_url = '{api.url}'\n[gateway.allow]\ntelegram = [42]\n"
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "config.toml").write_text(settings, "utf-8")
-    responded = asyncio.Event()
-    api.failures["sendMessage"] = [responded]
-    with start() as process:
-        await api.say("Hello")
-        await until_async(lambda: api.messages)
-        process.kill()
-    responded.set()
-    with start() as process:
-        await until_async(lambda: "offline model" in api.texts()[-1])
-        process.kill()
-    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
-        assert [each.role for each in db.transcript(db.list_sessions()[0].conversation_id)] == ["user", "assistant"]
-        assert (len(db.list_sessions()), db.admin.fsck().ok) == (1, True)
-    assert sum("offline model" in each for each in api.texts()) == 1
 
 
 MENTION = {"chat": GROUP, "text": "@holdfast_bot Hi", "entities": [{"type": "mention", "offset": 0, "length": 13}]}
@@ -374,6 +367,7 @@ def command(text: str) -> dict[str, Any]:
         ({"chat": GROUP, **command("/stop@Holdfast_bot")}, True, "/stop"),
         ({"chat": GROUP, **command("/stop@other_bot")}, False, ""),
         ({**command("/new"), "forward_origin": FORWARDED}, True, "//new"),
+        ({**command("/new"), "via_bot": {**BEN, "is_bot": True}}, True, "//new"),
     ],
 )
 def test_group_messages_address_the_bot(fields: dict[str, Any], mentioned: bool, text: str) -> None:
@@ -408,9 +402,20 @@ def test_chat_sender_and_quote_of_a_message() -> None:
     assert anonymous.sender == "-100"
     assert read(api.message("Hi", sender={**BEN, "is_bot": True})) is None
     assert read(api.message("Hi", sender_chat=GROUP, is_automatic_forward=True)) is None
-    hostile = read(api.message("Hi", sender={**ANN, "first_name": "A\u202en\x00n\n/stop"}))
+
+
+def test_hostile_names_and_topics_are_cleaned_or_ignored() -> None:
+    api, name = BotApi(), "A\u202en\x00n\n/stop"
+    group, created = {**GROUP, "title": name}, {**CREATED, "forum_topic_created": {"name": name, "icon_color": 1}}
+    person, quoted = {**ANN, "first_name": name}, {**REPLY, "from": {**BEN, "first_name": name}}
+    hostile = read(api.message("Hi", chat=group, sender=person, reply_to_message=quoted))
     assert hostile is not None
-    assert hostile.name == "Ann /stop"
+    assert hostile.reply_to is not None
+    assert (hostile.name, hostile.reply_to.name) == ("Ann /stop", "Ann /stop")
+    anonymous = {"sender": {**ME, "id": 1087968824}, "sender_chat": group, "reply_to_message": created}
+    topic = read(api.message("Hi", chat=group, is_topic_message=True, message_thread_id=7, **anonymous))
+    assert topic is not None
+    assert "stop" not in repr(topic)
 
 
 async def test_group_reply_goes_to_its_topic(db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform) -> None:
@@ -448,6 +453,19 @@ def test_markdown_becomes_html(text: str, html: str) -> None:
     assert markdown.render(text) == html
 
 
+@pytest.mark.parametrize("text", ["![" * 2_000, "[" * 4_000, "![[](<" * 600])
+def test_rendering_of_hostile_text_takes_a_bounded_number_of_steps(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, skip = Counter[str](), parser_inline.ParserInline.skipToken
+
+    def count(parser: parser_inline.ParserInline, state: Any) -> None:
+        steps["skipped"] += 1
+        skip(parser, state)
+
+    monkeypatch.setattr(parser_inline.ParserInline, "skipToken", count)
+    assert markdown.visible_text(markdown.render(text)) == text
+    assert 0 < steps["skipped"] < 50 * len(text)
+
+
 @given(st.text(st.sampled_from(list("ab1.-)*_~`#>|[]()!<&;@\\:/ \n\t🙂")), max_size=60))
 def test_rendered_text_is_valid_and_not_longer_than_measured(text: str) -> None:
     if not text.strip():
@@ -474,7 +492,6 @@ async def test_webhook_needs_its_secret_and_stores_each_update_once(db: AsyncSes
             answered = await client.post("/telegram", json={"update_id": 2, "message": voice}, headers=headers)
             assert answered.status_code == 503  # Telegram delivers it again.
         await settled(db, said)
-    await telegram.close()
     (given,) = api.called("setWebhook")
     assert (given["url"], given["secret_token"], given["max_connections"]) == (address, SECRET, 1)
     assert (api.texts(), api.called("getUpdates")) == (["Yes."], [])
@@ -486,7 +503,6 @@ async def test_token_is_never_logged(db: AsyncSessionDB, api: BotApi, caplog: py
     telegram = load(api, token="654321:another-token")
     async with gateways.open_gateway(db, ScriptedModel(), platforms=[telegram]):
         await until_async(lambda: caplog.text.count("refused the token in TOKEN") > 1)
-    await telegram.close()
     assert "another-token" not in caplog.text + repr(telegram)
 
 
@@ -538,7 +554,7 @@ class Echo:
 async def test_everything_at_once_continues_one_conversation_and_answers_each_message_once(
     db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
-    await compaction.fill(db)
+    await compaction.fill(db, owner="telegram:42")
     await db.bind_route("agent:main:telegram:dm:42", "talk", version=0)
     summarize, started, proceed = compaction.blocked_summary()
     model, summarizer = Echo(), compaction.FakeSummarizer(summarize)

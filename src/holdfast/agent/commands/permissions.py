@@ -15,6 +15,8 @@ from holdfast.tools.permissions import rules
 
 MAX_NAME_WIDTH = 24
 NOTHING_PENDING = "No approval is pending."
+_REFERENCE = re.compile(r"[0-9]{1,9}|#[0-9a-f]{28}")
+"""The number of a request, or its id, which buttons contain because a number is unique in one conversation only."""
 ANSWERS: tuple[events.Answered, ...] = tuple(each for each in get_args(events.Answered) if each != "deny")
 COMPLETE_ANSWERS = base.choices(
     ("once", "this time"),
@@ -53,38 +55,36 @@ async def complete_revoke(invocation: base.Invocation) -> Sequence[base.Candidat
 async def approve_request(
     queue: approvals.Approvals, conversation_id: str, argument: str, among: Mapping[str, int] | None = None
 ) -> str:
-    """Approve the pending request of this number, or the only one; return a sentence about it.
+    """Approve the pending request of this number or id, or the only one; return a sentence about it.
 
     `among` limits the requests to these, with these numbers.
     """
-    number, how = split_number(argument)
+    reference, how = split_reference(argument)
     answer = next((each for each in ANSWERS if each == (how or "once")), None)
     if answer is None:
         return f"/approve takes one of {', '.join(ANSWERS)}."
-    return await _answer(queue, conversation_id, among, number, answer)
+    return await _answer(queue, conversation_id, among, reference, answer)
 
 
 async def deny_request(
     queue: approvals.Approvals, conversation_id: str, argument: str, among: Mapping[str, int] | None = None
 ) -> str:
-    """Deny the pending request of this number, or the only one; the rest of the argument is the reason."""
-    number, reason = split_number(argument)
-    return await _answer(queue, conversation_id, among, number, "deny", reason)
+    """Deny the pending request of this number or id, or the only one; the rest of the argument is the reason."""
+    reference, reason = split_reference(argument)
+    return await _answer(queue, conversation_id, among, reference, "deny", reason)
 
 
-def split_number(argument: str) -> tuple[int | None, str]:
-    """Split the number of a request, if the argument begins with one, from the rest."""
+def split_reference(argument: str) -> tuple[str, str]:
+    """Split the number or id of a request, empty if the argument does not begin with one, from the rest."""
     first, *rest = argument.split(maxsplit=1) or [""]
-    if not first.isascii() or not first.isdigit() or len(first) > 9:
-        return None, argument
-    return int(first), rest[0] if rest else ""
+    return (first, rest[0] if rest else "") if _REFERENCE.fullmatch(first) else ("", argument)
 
 
 async def _answer(
     queue: approvals.Approvals,
     conversation_id: str,
     among: Mapping[str, int] | None,
-    number: int | None,
+    reference: str,
     answer: events.Answered,
     reason: str = "",
 ) -> str:
@@ -95,11 +95,12 @@ async def _answer(
         ]
     if not pending:
         return NOTHING_PENDING
-    meant = [each for each in pending if number in (None, each.number)]
+    meant = [each for each in pending if reference in ("", str(each.number), f"#{each.request_id}")]
     if len(meant) != 1:
         # Without a number, the person may have seen only one of the requests.
         lines = [f"{each.number}  {each.summary}" for each in pending]
-        problem = "Several approvals are pending" if number is None else f"No approval {number} is pending"
+        named = "This approval is no longer" if reference.startswith("#") else f"No approval {reference} is"
+        problem = f"{named} pending" if reference else "Several approvals are pending"
         return "\n".join([f"{problem}. Name one: /{'deny' if answer == 'deny' else 'approve'} NUMBER.", *lines])
     asked = meant[0]
     problem = await queue.answer(conversation_id, events.Approve(asked.request_id, answer, "a person", reason)) or ""

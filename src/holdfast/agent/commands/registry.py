@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 
 from holdfast import errors, events
-from holdfast.agent.commands import base, context, conversations, permissions, status, turns
+from holdfast.agent.commands import base, context, conversations, links, permissions, status, turns
 
 MIN_SIMILARITY = 0.6
 """How similar (of 1) an unknown name must be to a known one to suggest it."""
@@ -33,6 +33,10 @@ A message that you send during a turn waits for its end.
 /queue                 list waiting messages
 /queue drop 2          drop the second one
 /queue drop all        drop all"""
+LINK = """\
+/link                  show a code that continues this conversation in another chat
+/link CODE             in that chat: use the conversations and notes of the person who got the code
+/link off              in that chat: use separate ones again; in the first chat: end the links to it"""
 IN_CHATS = base.EVERYWHERE - {"once"}
 IN_ONE_PLACE = IN_CHATS - {"editor"}
 """Front ends that show one conversation at a time; an editor opens each in a panel of its own."""
@@ -210,6 +214,15 @@ _ALL = (
         run=status.memory,
         argument="[add TEXT | edit ID TEXT | forget ID|all]",
         completes=status.complete_memory,
+    ),
+    base.SlashCommand(
+        name="link",
+        help="Continue this conversation in a chat on another platform.",
+        run=links.link,
+        argument="[CODE | off]",
+        more=LINK,
+        places=IN_CHATS,
+        instead="Open the conversation without -p to get a code.",
     ),
     base.SlashCommand(name="tools", help="List the tools and their rules.", run=status.tools),
     base.SlashCommand(

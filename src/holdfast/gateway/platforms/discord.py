@@ -11,7 +11,6 @@ import asyncio
 import io
 import itertools
 import logging
-import mimetypes
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -25,6 +24,7 @@ import msgspec
 from holdfast import errors, installation, safe_text
 from holdfast.agent import commands
 from holdfast.gateway import platform
+from holdfast.gateway.platforms import downloads
 from holdfast.store import titles
 
 try:
@@ -56,6 +56,8 @@ MAX_REMEMBERED = 1_000
 """Chats and edited messages that a process remembers."""
 MAX_RETRY_SECONDS = 30.0
 """The longest pause before another attempt to receive a message."""
+REFUSED_SECONDS = 900.0
+"""The pause after Discord refused the settings of the bot, such as its intents."""
 CLOSE_SECONDS = 5.0
 """The time limit of requests after the platform was stopped, in seconds."""
 ARGUMENTS = "arguments"
@@ -65,10 +67,22 @@ NOT_STORED = "This could not be stored. Please try again."
 NOT_RECEIVED = "[Attachment not received: {name}, {size}. {why}]"
 TOO_LARGE = "The largest possible size is {limit}."
 NOT_SENT = "Not sent, because Discord accepts at most {limit} per file: {names}"
+PERMISSIONS = discord.Permissions(
+    view_channel=True,
+    send_messages=True,
+    send_messages_in_threads=True,
+    attach_files=True,
+    read_message_history=True,
+)
 TEMPORARY = (discord.DiscordServerError, discord.RateLimited, aiohttp.ClientError, OSError)
 _API_URL = re.compile(r"https://[^\s?#]+[^\s?#/]|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/[^\s?#]*[^\s?#/])?")
-_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
 _COMMAND_NAME = re.compile(r"[-_a-z0-9]{1,32}")
+PORTAL = "https://discord.com/developers/applications"
+SETUP = platform.SetupGuide(
+    [platform.SetupField("token_env", "Bot token", "Choose Reset Token on the page Bot.", "DISCORD_TOKEN")],
+    intro=f"Open {PORTAL} and create an application.",
+    sender="Enable Settings > Advanced > Developer Mode, then right-click your name and choose Copy User ID.",
+)
 
 
 class DiscordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +154,12 @@ class Discord:
             self._client = client
             try:
                 await client.connect()
+            except (discord.PrivilegedIntentsRequired, discord.ConnectionClosed) as error:
+                # Discord resets the token of a bot that connects more than 1,000 times a day.
+                self._client = None  # It is closed; replies are sent by another one meanwhile.
+                logger.error("discord will connect again in %.0f minutes: %s", REFUSED_SECONDS / 60, error)
+                await asyncio.sleep(REFUSED_SECONDS)
+                raise
             finally:
                 self._client = None
                 await self._activity.wait_idle(CLOSE_SECONDS)
@@ -172,6 +192,31 @@ class Discord:
             else:
                 async with self._log_in() as client:
                     yield client
+
+    async def check_access(self) -> platform.AccessReport:
+        problems = list[platform.AccessProblem]()
+        try:
+            async with self._log_in() as client:
+                assert client.user is not None  # Set by the login, like the id and the flags.
+                assert client.application_id is not None
+                flags, account = client.application_flags, str(client.user)
+                has_server = bool([each async for each in client.fetch_guilds(limit=1)])
+                link = discord.utils.oauth_url(
+                    client.application_id, permissions=PERMISSIONS, scopes=("bot", "applications.commands")
+                )
+        except discord.LoginFailure:
+            return platform.failed_access("Discord refused the token.", f"Reset the token of the bot at {PORTAL}.")
+        except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
+            return platform.unreachable("Discord", error)
+        if not has_server:
+            what = "The bot is not in any server, so it cannot receive direct messages."
+            problems.append(platform.AccessProblem(what, f"Add it to a server that you share with it: {link}"))
+        if self._settings.free_channels and not (
+            flags.gateway_message_content or flags.gateway_message_content_limited
+        ):
+            what = "`free_channels` requires the Message Content Intent, which is not enabled."
+            problems.append(platform.AccessProblem(what, f"Enable it on the page Bot at {PORTAL}."))
+        return platform.AccessReport(account, problems)
 
     # --- sending
 
@@ -352,7 +397,8 @@ class Receiver:
         asker, line = interaction_text(interaction)
         if not line or interaction.channel is None:
             return
-        async with self._in_order(interaction.channel.id):
+        # Discord waits 3 seconds, so an interaction does not wait for earlier messages of its channel.
+        with self._activity.track():
             incoming = await self._incoming(
                 interaction.channel, interaction.user, f"interaction:{interaction.id}", line
             )
@@ -384,23 +430,22 @@ class Receiver:
         kinds = (discord.MessageType.default, discord.MessageType.reply)
         if message.author.bot or message.webhook_id is not None or message.type not in kinds:
             return
-        if not edits:
+        await self._store(message, key, edits)
+        if not edits:  # Afterwards: a session reads the messages that the previous one did not store.
             remember(self._positions, message.channel.id, Position(guild_id_of(message.channel), message.id))
+
+    async def _store(self, message: discord.Message, key: str, edits: str) -> None:
         incoming = await self._incoming(message.channel, message.author, key or str(message.id), message.content)
         incoming = self._address_text(incoming, message)
         if not incoming.mentioned:
             return
         if edits:
             remember(self._edits, str(message.id), incoming.key)
-        notes, files = await self._download(message.attachments)
-        complete = msgspec.structs.replace(
-            incoming,
-            text="\n".join(filter(None, [incoming.text, *notes])),
-            attachments=tuple(files),
-            reply_to=quote_of(message),
-            edits=edits,
-        )
-        await self._retry(partial(self._handler.receive, complete), complete.key)
+        incoming = msgspec.structs.replace(incoming, reply_to=quote_of(message), edits=edits)
+        if message.attachments:
+            complete = partial(self._download, incoming, message.attachments)
+            incoming = msgspec.structs.replace(incoming, complete=complete)
+        await self._retry(partial(self._handler.receive, incoming), incoming.key)
 
     async def _incoming(self, channel: Any, author: discord.abc.User, key: str, text: str) -> platform.Incoming:
         kind, chat = await self._chat(channel, author, key)
@@ -434,21 +479,26 @@ class Receiver:
         text = re.sub(rf"<@!?{own}>", "", incoming.text).strip()
         return msgspec.structs.replace(incoming, text=text, mentioned=incoming.kind == "dm" or is_mentioned)
 
-    async def _download(self, attachments: list[discord.Attachment]) -> tuple[list[str], list[platform.Attachment]]:
-        """Return the files of a message, and notes about those that were not received."""
-        notes, files, limit = list[str](), list[platform.Attachment](), self._settings.max_download_bytes
+    async def _download(
+        self, incoming: platform.Incoming, attachments: Sequence[discord.Attachment]
+    ) -> platform.Incoming:
+        """Add the files of a message, and notes about those that were not received."""
+        lines, files, limit = [incoming.text], list[platform.Attachment](), self._settings.max_download_bytes
         for each in attachments:
-            why = TOO_LARGE.format(limit=safe_text.size(limit))
-            if each.size <= limit:
-                try:
-                    files.append(platform.Attachment(await each.read(), media_type_of(each), each.filename))
-                    continue
-                except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
-                    logger.warning("discord: could not download an attachment: %s", error)
-                    why = "It could not be downloaded."
-            name = titles.normalize(each.filename)[:100]
-            notes.append(NOT_RECEIVED.format(name=name, size=safe_text.size(each.size), why=why))
-        return notes, files
+            data, why = None, TOO_LARGE.format(limit=safe_text.size(limit))
+            try:
+                if each.size <= limit:
+                    async with aiohttp.request("GET", each.url, raise_for_status=True) as response:
+                        data = await downloads.read_body(response, limit)
+            except (aiohttp.ClientError, OSError) as error:
+                logger.warning("discord: could not download an attachment: %s", error)
+                why = "It could not be downloaded."
+            if data is not None:
+                files.append(platform.Attachment(data, each.content_type or "", each.filename))
+            else:
+                name = titles.normalize(each.filename)[:100]
+                lines.append(NOT_RECEIVED.format(name=name, size=safe_text.size(each.size), why=why))
+        return msgspec.structs.replace(incoming, text="\n".join(filter(None, lines)), attachments=tuple(files))
 
     async def _retry(self, operation: Callable[[], Awaitable[T]], key: object) -> T:
         """Repeat an operation while it fails temporarily: Discord does not deliver the message again."""
@@ -497,12 +547,6 @@ def quote_of(message: discord.Message) -> platform.Quote | None:
         return platform.Quote(str(reference.message_id))
     name = titles.normalize(quoted.author.display_name)
     return platform.Quote(str(reference.message_id), quoted.content, name)
-
-
-def media_type_of(attachment: discord.Attachment) -> str:
-    stated = (attachment.content_type or "").split(";")[0].strip().lower()
-    guessed = mimetypes.guess_type(attachment.filename)[0] or "application/octet-stream"
-    return stated if _MEDIA_TYPE.fullmatch(stated) else guessed
 
 
 def interaction_text(interaction: discord.Interaction) -> tuple[str, str]:

@@ -7,14 +7,83 @@ all rights of the gateway. A platform that cannot be loaded stops the start, bec
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from importlib import metadata
+from importlib import metadata, util
 from typing import Any
 
 import msgspec
 
-from holdfast import errors
+from holdfast import errors, installation
 from holdfast.gateway import platform, settings
+
+BUILT_IN = {
+    "http": platform.SetupGuide(
+        [
+            platform.SetupField(
+                "tokens.me",
+                "Token",
+                "Clients send this token as their API key. It needs at least 16 characters.",
+                variable="HOLDFAST_HTTP_TOKEN",
+                generated=True,
+            )
+        ],
+        test_message=False,
+        last_step="Point an OpenAI-compatible client at the address that it prints, with the token as the API key.",
+    ),
+    "loopback": platform.SetupGuide(
+        [
+            platform.SetupField(
+                "socket", "Socket", "The path of a Unix socket, relative to the settings file.", default="gateway.sock"
+            )
+        ],
+        test_message=False,
+        last_step='Write {"text": "Hello"} to the socket.',
+    ),
+}
+"""The setup guides of platforms that are not plug-ins."""
+
+
+def list_platforms() -> dict[str, str]:
+    """Return the names of all platforms, each with the command that installs its missing extra, or an empty text."""
+    entries = metadata.entry_points(group=settings.PLUGIN_GROUP)
+    return dict.fromkeys(BUILT_IN, "") | {
+        name: installation.install_command(name) if _lacks_extra(name) else "" for name in sorted(entries.names)
+    }
+
+
+def load_guide(name: str) -> platform.SetupGuide:
+    """Return the setup guide of a platform. Raises SettingInvalid."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    entry = _find_entry(name)
+    if _lacks_extra(name):
+        raise errors.SettingInvalid(
+            f"The support for {name} is not installed. Run: {installation.install_command(name)}"
+        )
+    try:
+        entry.load()
+    except Exception as error:
+        # The border to code of another package.
+        raise errors.SettingInvalid(f"{name} could not be loaded: {type(error).__name__}: {error}") from error
+    found = getattr(sys.modules[entry.module], "SETUP", None)
+    if not isinstance(found, platform.SetupGuide):
+        raise errors.SettingInvalid(f"{name} has no setup guide. Follow the documentation of its package.")
+    return found
+
+
+def _lacks_extra(name: str) -> bool:
+    return name in installation.EXTRAS and util.find_spec(installation.EXTRAS[name]) is None
+
+
+def _find_entry(name: str) -> metadata.EntryPoint:
+    entries = list(metadata.entry_points(group=settings.PLUGIN_GROUP, name=name))
+    if len(entries) != 1:
+        packages = ", ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in entries)) or "none"
+        raise errors.SettingInvalid(
+            f"gateway.{name}: exactly one package must provide this platform; found {packages}."
+        )
+    return entries[0]
 
 
 def load(tables: Mapping[str, Mapping[str, Any]], secrets: Mapping[str, str]) -> list[platform.Platform]:
@@ -23,25 +92,20 @@ def load(tables: Mapping[str, Mapping[str, Any]], secrets: Mapping[str, str]) ->
 
 
 def _load(name: str, table: Mapping[str, Any], secrets: Mapping[str, str]) -> platform.Platform:
-    entries = list(metadata.entry_points(group=settings.PLUGIN_GROUP, name=name))
-    if len(entries) != 1:
-        packages = ", ".join(sorted(entry.dist.name if entry.dist else entry.value for entry in entries)) or "none"
-        raise errors.SettingInvalid(
-            f"gateway.{name}: exactly one package must provide this platform; found {packages}."
-        )
+    entry = _find_entry(name)
     variables = [value for key, value in table.items() if key.endswith("_env")]
     for variable in variables:
         if variable not in secrets:
             raise errors.SettingInvalid(f"gateway.{name}: the environment variable {variable} is not set.")
     context = platform.PlatformContext(name, table, {each: secrets[each] for each in variables})
     try:
-        made = entries[0].load()(context)
+        made = entry.load()(context)
     except (errors.SettingInvalid, msgspec.ValidationError) as error:
         raise errors.SettingInvalid(f"gateway.{name}: {error}") from None
     except Exception as error:
         # The border to code of another package.
         raise errors.SettingInvalid(f"gateway.{name}: could not be loaded: {type(error).__name__}: {error}") from error
     if getattr(made, "name", None) != name or not callable(getattr(made, "send", None)):
-        raise errors.SettingInvalid(f"gateway.{name}: {entries[0].value} did not return a platform of this name.")
+        raise errors.SettingInvalid(f"gateway.{name}: {entry.value} did not return a platform of this name.")
     found: platform.Platform = made
     return found

@@ -10,8 +10,9 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any
 from urllib import parse
 from weakref import WeakValueDictionary
@@ -21,7 +22,7 @@ from starlette import applications, requests, responses, routing
 
 from holdfast import errors, installation
 from holdfast.gateway import platform, settings
-from holdfast.gateway.platforms import slack_format
+from holdfast.gateway.platforms import downloads, slack_format
 from holdfast.gateway.platforms.http import server
 from holdfast.model import surrogates
 
@@ -63,6 +64,31 @@ _TEMPORARY = frozenset(
     | {"invalid_auth", "not_authed", "account_inactive", "token_expired", "token_revoked", "missing_scope"}
 )
 
+SCOPES = frozenset(
+    {"channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history"}
+    | {"im:history", "mpim:history", "users:read"}
+)
+"""The scopes of the bot token, as in the manifest of the documentation."""
+APPS = "https://api.slack.com/apps"
+SETUP = platform.SetupGuide(
+    [
+        platform.SetupField(
+            "bot_token_env", "Bot token (xoxb-...)", "Install the app under Install App.", "SLACK_BOT_TOKEN"
+        ),
+        platform.SetupField(
+            "app_token_env",
+            "App-level token (xapp-...)",
+            "Create it under Basic Information with the scope connections:write. Leave it empty only if the settings "
+            "name a `signing_secret_env`.",
+            "SLACK_APP_TOKEN",
+            required=False,
+        ),
+    ],
+    intro=f"Open {APPS} and create an app from the manifest in docs/platforms/slack.md.",
+    sender="Your member id, such as U012AB3CD: open your Slack profile and choose Copy member ID.",
+    last_step="Write to the app.",
+)
+
 
 class SlackSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The table `[gateway.slack]`. Either `app_token_env` or `signing_secret_env` is required."""
@@ -75,7 +101,7 @@ class SlackSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The environment variable with the signing secret, for HTTP requests."""
     host: str = "127.0.0.1"
     """The address to listen at for HTTP requests."""
-    port: settings.Port = 8643
+    port: settings.Port = 8644
     """The port to listen at for HTTP requests; 0 takes any free port."""
     files: settings.Count = 20_000
     """Kilobytes of the largest file that is received."""
@@ -182,6 +208,26 @@ class Slack:
                 while pending := [task for task in self._active if task]:
                     await asyncio.wait(pending)
 
+    async def check_access(self) -> platform.AccessReport:
+        problems, account = list[platform.AccessProblem](), ""
+        try:
+            found = await self._web.auth_test()
+            account = f"{found.get('user')} in {found.get('team')}"
+            granted = {each.strip() for each in found.headers.get("x-oauth-scopes", "").split(",")}
+            if missing := ", ".join(sorted(SCOPES - granted)):
+                remedy = f"Add them under OAuth & Permissions at {APPS}, then reinstall the app."
+                problems.append(platform.AccessProblem(f"The bot token lacks the scopes {missing}.", remedy))
+            if self._app_token:
+                await self._web.apps_connections_open(app_token=self._app_token)
+        except slack_errors.SlackApiError as error:
+            token = "app-level token (xapp-...)" if account else "bot token (xoxb-...)"
+            what = f"Slack refused the {token}: {_error_code(error) or f'status {_status(error)}'}."
+            remedy = f"Copy the token again at {APPS}, and check that Socket Mode is enabled."
+            return platform.AccessReport("", [*problems, platform.AccessProblem(what, remedy)])
+        except (slack_errors.SlackClientError, aiohttp.ClientError, TimeoutError, OSError) as error:
+            return platform.unreachable("Slack", error)
+        return platform.AccessReport(account, problems)
+
     async def _connect(self, handler: platform.Handler) -> None:
         """Receive by Socket Mode. The library reconnects; if that does not succeed, ConnectionError is raised."""
 
@@ -199,7 +245,9 @@ class Slack:
         client = socket_mode.SocketModeClient(self._app_token, web_client=self._web, ping_interval=pause)
         client.socket_mode_request_listeners.append(on_request)
         try:
-            await client.connect_to_new_endpoint(force=True)
+            # The library would repeat a failed connection forever, with an address that expires.
+            async with asyncio.timeout(REQUEST_SECONDS):
+                await client.connect_to_new_endpoint(force=True)
             self._ready.set()
             while missed < MAX_MISSED:
                 await asyncio.sleep(pause)
@@ -265,7 +313,7 @@ class Slack:
         return None
 
     async def _receive_event(self, handler: platform.Handler, event: SlackEvent) -> None:
-        if event.type not in ("message", "app_mention"):
+        if event.type != "message":  # An `app_mention` is a second event of a message, and may lack its files.
             return
         # The library handles events concurrently. The messages of a channel are stored in their order.
         async with self._locks.setdefault(event.channel, asyncio.Lock()):
@@ -276,8 +324,7 @@ class Slack:
                     await handler.delete(self.name, version.key(event.channel))
             elif event.subtype == "message_changed" and changed and changed.edited and changed.text != before.text:
                 await self._receive_message(handler, event.channel, changed, edits=before.key(event.channel))
-            # An edit is also an event `app_mention`, which `message_changed` makes redundant.
-            elif event.subtype in _MESSAGE_SUBTYPES and not event.edited:
+            elif event.subtype in _MESSAGE_SUBTYPES:
                 await self._receive_message(handler, event.channel, event)
 
     async def _receive_message(
@@ -289,18 +336,18 @@ class Slack:
         is_addressed = message.parent_user_id == self._bot or slack_format.has_mention(text, self._bot)
         if not is_addressed and not _is_direct(channel):
             return
-        received = [await self._download(file) for file in message.files]
-        lines = [slack_format.parse(text, self._bot), *(NOT_RECEIVED for each in received if each is None)]
         incoming = platform.Incoming(
             platform=self.name,
             key=message.key(channel),
             sender=sender,
             name=await self._find_name(sender),
-            text="\n".join(filter(None, lines)),
-            attachments=tuple(each for each in received if each is not None),
+            text=slack_format.parse(text, self._bot),
             edits=edits,
             **_place(channel, message),
         )
+        if message.files:
+            complete = partial(self._add_files, incoming, message.files)
+            incoming = msgspec.structs.replace(incoming, complete=complete)
         await handler.receive(incoming)
 
     async def _receive_click(self, handler: platform.Handler, click: ButtonClick) -> None:
@@ -341,23 +388,29 @@ class Slack:
             self._names[user] = name
         return self._names[user]
 
+    async def _add_files(self, incoming: platform.Incoming, files: Sequence[SlackFile]) -> platform.Incoming:
+        received = [await self._download(file) for file in files]
+        lines = [incoming.text, *(NOT_RECEIVED for each in received if each is None)]
+        return msgspec.structs.replace(
+            incoming,
+            text="\n".join(filter(None, lines)),
+            attachments=tuple(each for each in received if each is not None),
+        )
+
     async def _download(self, file: SlackFile) -> platform.Attachment | None:
         """Return a file of a message; None if it is too large, not on a host of Slack, or not available."""
         url, limit = file.url_private_download or "", self._settings.files * 1_000
         if file.size > limit or not self._is_slack_url(url) or self._web.session is None:
             return None
-        content, headers = b"", {"Authorization": f"Bearer {self._bot_token}"}
+        headers = {"Authorization": f"Bearer {self._bot_token}"}
         try:
             # A redirect could lead the token to another host.
             async with self._web.session.get(url, headers=headers, allow_redirects=False) as found:
-                if found.status != 200:
-                    return None
-                async for chunk in found.content.iter_chunked(65_536):
-                    content += chunk
-                    if len(content) > limit:
-                        return None
+                content = await downloads.read_body(found, limit) if found.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.warning("%s could not download a file: %s", self.name, type(error).__name__)
+            return None
+        if content is None:
             return None
         return platform.Attachment(content, file.mimetype or "application/octet-stream", file.name or "")
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast import errors, fault_points, types
-from holdfast.store import validation
+from holdfast.store import conversation_row, validation
 from holdfast.store.backup import atomic_file
 from holdfast.store.blobs import files as blob_files
 from holdfast.store.driver import DatabaseReader, Driver, Facet, Row, Tx
@@ -79,6 +79,11 @@ class Blobs(Facet):
         validation.check(DIGEST_ARGUMENT, digest=digest)
         with atomic_file.translate_errors(self.files.folder):
             return self.files.open(digest)
+
+    def referenced_by(self, session_id: str, digest: str) -> bool:
+        """Return whether a message of a conversation or of its origins refers to a blob."""
+        validation.check(DIGEST_ARGUMENT, digest=digest)
+        return self.driver.read(lambda tx: has_reference(tx, session_id, digest))
 
     def collect(self, older_than_hours: float = 24) -> types.Collected:
         """Remove blobs that nothing refers to and that are older than this, and files that dead processes left."""
@@ -223,6 +228,15 @@ def mark_for_collection(tx: Tx, conversation: int, after: int, upto: int, now: f
     rows = tx.all("blob_mentions_between", conversation=conversation, after=after, upto=upto)
     for digest in _references_of(rows):
         tx.run("blob_dropped", digest=digest, at=now)
+
+
+def has_reference(tx: Tx, session_id: str, digest: str) -> bool:
+    """Return whether a conversation refers to a blob."""
+    reference = f'{_KEY}{digest}"'
+    return any(
+        tx.one("blob_mention", conversation=each.key, after=each.after, upto=each.upto, reference=reference)
+        for each in conversation_row.lineage(tx, conversation_row.read(tx, session_id))
+    )
 
 
 def _references_of(rows: Iterable[Row]) -> set[str]:

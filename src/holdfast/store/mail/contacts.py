@@ -1,8 +1,11 @@
-"""Contacts: senders that an operator allowed or denied, and pairing codes for unknown senders.
+"""Contacts: senders that an operator allowed or denied, pairing codes for unknown senders, and links.
 
 A sender is a stranger until an operator allows them, directly or by a pairing code that the stranger passes on. Only a
 digest of a code is stored. A code is valid once and for an hour. The message that contains it is queued without it: the
 code is generated when the message is sent. After five wrong codes none is accepted for an hour, by any process.
+
+A link joins two identities of a person: the sender uses the conversations and notes of an owner instead of separate
+ones. It is made by an operator, or by a code that the owner gets in one front end and sends from another.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ import secrets
 from hashlib import blake2b
 
 from holdfast import errors, types
-from holdfast.store import validation
+from holdfast.store import conversation_row, validation
 from holdfast.store.driver import Facet, Tx, read_struct, read_structs, struct_from_row
 
 # Without characters that look alike: 0 and O, 1 and I and L, 2 and Z, 5 and S, 8 and B, U and V.
 CODE_ALPHABET = "34679ACDEFGHJKMNPQRTWXY"
 CODE_LENGTH = 8
 CODE_TTL = 3600.0
+LINK_CODE_TTL = 600.0
 MIN_CODE_INTERVAL = 600.0
 MAX_PENDING_CODES = 100
 MAX_FAILURES = 5
@@ -33,7 +37,7 @@ SenderKey = dict[str, str]
 
 
 class Contacts(Facet):
-    """`db.contacts`: senders that were allowed or denied, and pairing codes for strangers."""
+    """`db.contacts`: senders that were allowed or denied, pairing codes for strangers, and links between identities."""
 
     def get(self, platform: str, sender: str) -> types.Contact | None:
         """Return a contact who was allowed or denied; None for a stranger."""
@@ -54,7 +58,7 @@ class Contacts(Facet):
         return self._put(platform, sender, role, by, name)
 
     def deny(self, platform: str, sender: str, by: str = "") -> types.Contact:
-        """Deny a sender; their pairing code becomes invalid."""
+        """Deny a sender; their link is removed, and their pairing code becomes invalid."""
         return self._put(platform, sender, "denied", by, "")
 
     def _put(self, platform: str, sender: str, role: types.ContactRole, by: str, name: str) -> types.Contact:
@@ -62,11 +66,14 @@ class Contacts(Facet):
         return self.driver.write("contacts", lambda tx: put(tx, key, role, display_name, operator, now))
 
     def delete(self, platform: str, sender: str) -> bool:
-        """Delete a contact, who is a stranger again; return whether there was one."""
+        """Delete a contact, who is a stranger again, and their link; return whether there was a contact."""
         key = _check_key(platform, sender)
-        return self.driver.write(
-            "contacts", lambda tx: tx.run("stranger_delete", **key) + tx.run("contact_delete", **key) > 0
-        )
+
+        def step(tx: Tx) -> bool:
+            tx.run("link_delete", **key)
+            return tx.run("stranger_delete", **key) + tx.run("contact_delete", **key) > 0
+
+        return self.driver.write("contacts", step)
 
     def mark_stranger_notified(self, platform: str, sender: str, now: float | None = None) -> bool:
         """Record that a stranger is notified; return True the first time only."""
@@ -103,10 +110,75 @@ class Contacts(Facet):
         only = None if platform is None else validation.check_platform(platform)
         if not isinstance(code, str):
             raise errors.InvalidArgument("`code` must be text.")
-        given = "".join(each for each in code[:100].upper() if each.isalnum())
         operator, now = clean_name(by), self._clock()
         # Raised outside of the transaction, whose rollback would undo the count of failures.
-        found = self.driver.write("contacts", lambda tx: pair(tx, only, given, operator, now))
+        found = self.driver.write("contacts", lambda tx: pair(tx, only, _normalize_code(code), operator, now))
+        if isinstance(found, errors.PairingRefused):
+            raise found
+        return found
+
+    # --- links -------------------------------------------------------------------------------------------
+
+    def linked_owner(self, platform: str, sender: str) -> str | None:
+        """Return the owner that a sender is linked to; None without a link."""
+        key = _check_key(platform, sender)
+        row = self.driver.read(lambda tx: tx.one("link_get", **key))
+        return None if row is None else str(row[0])
+
+    def links(self, owner: str | None = None) -> list[types.Link]:
+        """Return all links, or those to one owner."""
+        only = None if owner is None else validation.check_owner(owner)
+        return self.driver.read(lambda tx: read_structs(tx, types.Link, "links_all", owner=only))
+
+    def link(self, platform: str, sender: str, owner: str, replace: bool = True) -> str:
+        """Let a sender use the conversations and notes of an owner, instead of separate ones.
+
+        Without `replace`, an existing link stays. Return the owner that the sender is linked to now.
+        """
+        key, query = _check_key(platform, sender), "link_put" if replace else "link_insert"
+        values = {**key, "owner": validation.check_owner(owner), "at": self._clock()}
+
+        def step(tx: Tx) -> str:
+            *_, rows = tx.batch((query, values), ("link_get", key))
+            return str(rows[0][0])
+
+        return self.driver.write("contacts", step)
+
+    def unlink(self, platform: str, sender: str) -> bool:
+        """Separate a sender again; return whether there was a link. An unused code of the owner becomes invalid."""
+        key = _check_key(platform, sender)
+
+        def step(tx: Tx) -> bool:
+            tx.run("link_code_withdraw", **key)
+            return tx.run("link_delete", **key) > 0
+
+        return self.driver.write("contacts", step)
+
+    def create_link_code(self, session_id: str) -> str:
+        """Return a code that links the sender who uses it to the owner of a conversation, to continue it.
+
+        An earlier code of the owner becomes invalid.
+        """
+        code, values = _generate_code(self._clock(), LINK_CODE_TTL)
+        validation.check_id(session_id)
+
+        def step(tx: Tx) -> None:
+            here = conversation_row.read(tx, session_id)
+            tx.run("link_code_put", **values, owner=here.owner, session=here.id)
+
+        self.driver.write("contacts", step)
+        return code
+
+    def link_by_code(self, platform: str, sender: str, code: str) -> tuple[str, str]:
+        """Link a sender to the owner of a code; return the owner and the session to continue.
+
+        Raises PairingRefused for a wrong, used or expired code, and for an hour after five wrong codes of this sender.
+        """
+        key, now = _check_key(platform, sender), self._clock()
+        if not isinstance(code, str):
+            raise errors.InvalidArgument("`code` must be text.")
+        # Raised outside of the transaction, whose rollback would undo the count of failures.
+        found = self.driver.write("contacts", lambda tx: link_by_code(tx, key, _normalize_code(code), now))
         if isinstance(found, errors.PairingRefused):
             raise found
         return found
@@ -123,10 +195,14 @@ def clean_name(name: object) -> str:
     return " ".join("".join(each if each.isprintable() else " " for each in name).split())[:MAX_NAME]
 
 
-def _generate_code(now: float) -> tuple[str, dict[str, object]]:
+def _normalize_code(code: str) -> str:
+    return "".join(each for each in code[:100].upper() if each.isalnum())
+
+
+def _generate_code(now: float, ttl: float = CODE_TTL) -> tuple[str, dict[str, object]]:
     """Return a new code, and the parameters of the query that stores it."""
     code, salt = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_LENGTH)), os.urandom(16)
-    return code, {"digest": digest_code(code, salt), "salt": salt, "expires_at": now + CODE_TTL}
+    return code, {"digest": digest_code(code, salt), "salt": salt, "expires_at": now + ttl}
 
 
 def digest_code(code: str, salt: bytes) -> bytes:
@@ -136,6 +212,8 @@ def digest_code(code: str, salt: bytes) -> bytes:
 
 def put(tx: Tx, key: SenderKey, role: types.ContactRole, name: str, by: str, now: float) -> types.Contact:
     values = {**key, "role": role, "name": name, "at": now, "by": by}
+    if role == "denied":
+        tx.run("link_delete", **key)
     *_, rows = tx.batch(("contact_put", values), ("stranger_void_code", key), ("contact_get", key))
     return struct_from_row(types.Contact, rows[0])
 
@@ -173,9 +251,41 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
         contact = read_struct(tx, types.Contact, "contact_get", **paired)
         if contact is not None:
             return contact
+    return errors.PairingRefused(locked_for=_count_failure(tx, counter, failures, failed_at, now))
+
+
+def link_by_code(tx: Tx, key: SenderKey, code: str, now: float) -> tuple[str, str] | errors.PairingRefused:
+    if linked := tx.retry_state.get("linked"):  # an earlier attempt whose commit outcome is unknown
+        owner, session = linked
+        if tx.one("link_get", **key) == (owner,):
+            return owner, session
+    # Counted for each sender, so that one sender cannot lock out another sender.
+    counter = f"link:{key['platform']}:{key['sender']}"
+    tx.run("lockout_insert", platform=counter)
+    failures, failed_at = tx.one("lockout_get", platform=counter) or (0, 0.0)
+    left = _lockout_left(failures, failed_at, now)
+    if left > 0:
+        return errors.PairingRefused(locked_for=left)
+    match = None
+    # All codes are compared, so that the duration reveals nothing about a guess.
+    for owner, session, digest, salt in tx.all("link_codes", now=now):
+        if hmac.compare_digest(bytes(digest), digest_code(code, bytes(salt))):
+            match = owner, session, bytes(digest)
+    if match is None:
+        return errors.PairingRefused(locked_for=_count_failure(tx, counter, failures, failed_at, now))
+    owner, session, digest = match
+    tx.retry_state["linked"] = owner, session
+    tx.run("link_code_delete", digest=digest, now=now)
+    tx.run("link_put", **key, owner=owner, at=now)
+    tx.run("lockout_set", platform=counter, failures=0, at=now)
+    return owner, session
+
+
+def _count_failure(tx: Tx, counter: str, failures: int, failed_at: float, now: float) -> float:
+    """Count a wrong code; return the seconds for which no more codes are accepted."""
     recent = failures if now < failed_at + LOCKOUT_SECONDS else 0
     tx.run("lockout_set", platform=counter, failures=recent + 1, at=now)
-    return errors.PairingRefused(locked_for=_lockout_left(recent + 1, now, now))
+    return _lockout_left(recent + 1, now, now)
 
 
 def _is_locked(tx: Tx, platform: str, now: float) -> bool:

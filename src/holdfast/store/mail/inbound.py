@@ -183,9 +183,15 @@ class InboundMessages(Facet):
 
     def last_chat(self, session_id: str) -> types.Home | None:
         """Return the chat of the last inbound message of the conversation, or None."""
+        return next(iter(self._chats("arrival_home", session_id)), None)
 
-        rows = self.driver.read(lambda tx: conversation_row.query(tx, "arrival_home", session_id))
-        return next((types.Home(row[0], row[1], outbox.decode_address(row[2]), row[3]) for row in rows), None)
+    def linked_chats(self, session_id: str) -> list[types.Home]:
+        """Return the chats that are bound to the conversation, if their senders are linked to its owner."""
+        return self._chats("linked_chats", session_id)
+
+    def _chats(self, query: str, session_id: str) -> list[types.Home]:
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, query, session_id))
+        return [types.Home(home, chat, outbox.decode_address(address), *rest) for home, chat, address, *rest in rows]
 
     def counts(self) -> dict[str, int]:
         """Count open inbound messages, their routes, undelivered messages and failed ones."""
@@ -217,7 +223,7 @@ def receive(tx: Tx, values: dict[str, Any]) -> tuple[types.InboundMessage, bool]
     (inserted,) = tx.finish(("arrival_insert", values))
     *columns, uid = values.values()
     if inserted:
-        return from_row((*inserted[0], *columns, 0, None, None, None, None, None, None, False)), True
+        return from_row((*inserted[0], *columns, 0, None, None, None, None, None, None, None, False)), True
     key = {"platform": values["platform"], "key": values["key"]}
     rows, receivers = tx.batch(("arrival_by_key", key), ("arrival_receiver", key))
     if not rows or not receivers:
@@ -247,7 +253,7 @@ def begin_next(
     if not waiting and not idle and lease is None:
         chat_leases.release(tx, held)
         return types.NextInbound(None, waiting)
-    *bound, inbox_waits = rows[1][0] if rows[1] else (route, None, 0, False)
+    *bound, inbox_waits = rows[1][0] if rows[1] else (route, None, 0, "", False)
     chosen = choose(waiting, types.Route(*bound)) if waiting else None
     if chosen is None:
         return types.NextInbound(held, waiting)

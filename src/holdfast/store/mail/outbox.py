@@ -25,10 +25,11 @@ MAX_ERROR = 500
 WRONG_CHAT = "The message is addressed to another chat than the message it answers."
 
 
-class AttachmentRef(msgspec.Struct, frozen=True):
-    """An attachment in the stored JSON, named as in the log."""
+class AttachmentRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attachment in the stored JSON, with the fields of the log."""
 
     blob: str
+    name: str = ""
 
 
 class OutgoingBody(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,7 +157,7 @@ def _encode(given: object, now: float) -> dict[str, Any]:
     validation.check(validation.OptionalNumber, seq=new.seq)
     if not isinstance(new.attachments, list | tuple):
         raise errors.InvalidArgument("`attachments` must be a list of digests.")
-    attachments = tuple(AttachmentRef(validation.check_id(digest, "digest")) for digest in new.attachments)
+    attachments = tuple(_attachment(digest, new.file_names) for digest in new.attachments)
     return {
         "platform": validation.check_platform(new.platform),
         "chat": validation.check_route(new.chat),
@@ -166,6 +167,12 @@ def _encode(given: object, now: float) -> dict[str, Any]:
         "seq": new.seq,
         "at": now,
     }
+
+
+def _attachment(digest: object, names: object) -> AttachmentRef:
+    checked = validation.check_id(digest, "digest")
+    name = validation.check_type(dict, names, "file_names").get(checked)
+    return AttachmentRef(checked, validation.check_text(name, "file_names", validation.MAX_ID) if name else "")
 
 
 def insert_replies(messages: Sequence[dict[str, Any]], answered_id: int, uid: str) -> list[QueryCall]:
@@ -245,5 +252,6 @@ def from_row(row: Row) -> types.Outgoing:
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise errors.StoreCorrupt(f"Outbound message {id_} is damaged and cannot be read.") from None
     attachments = [each.blob for each in content.attachments]
+    names = {each.blob: each.name for each in content.attachments if each.name}
     head = (id_, platform, chat, decode_address(address), content.text, attachments)
-    return struct_from_row(types.Outgoing, (*head, *rest, bool(redacted), behind))
+    return struct_from_row(types.Outgoing, (*head, *rest, bool(redacted), behind, names))

@@ -146,5 +146,6 @@ COPY_TABLES = (
         before_first=("", ""),
     ),
     CopyTable("copy_lockouts", "platform failures at", "lockout_insert", "lockout_set", before_first=("",)),
+    CopyTable("copy_links", "platform sender owner at", "link_put", before_first=("", "")),
     CopyTable("copy_blobs", "digest size media_type at dropped_at", "copy_blob", before_first=("",)),
 )

@@ -18,6 +18,10 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
+MAX_BYTES, MAX_SIDE = 3_500_000, 8_000
+"""The largest image that every provider accepts: Anthropic's limit of 5 MB applies to base64."""
+NOT_SENDABLE = f"it is not a PNG, JPEG, GIF or WebP image of at most {MAX_BYTES:,} bytes and {MAX_SIDE:,} pixels a side"
+
 
 class ImageInfo(msgspec.Struct, frozen=True):
     """Describes a complete image."""
@@ -48,6 +52,12 @@ def read(data: bytes) -> ImageInfo | None:
     except (struct.error, IndexError, ValueError):
         return None
     return ImageInfo(kind, width, height) if width > 0 and height > 0 else None
+
+
+def read_sendable(data: bytes) -> ImageInfo | None:
+    """Return type and size of an image that every provider accepts; None for other data."""
+    image = read(data) if len(data) <= MAX_BYTES else None
+    return image if image is not None and max(image.width, image.height) <= MAX_SIDE else None
 
 
 def _png(data: bytes) -> tuple[int, int]:

@@ -24,8 +24,6 @@ MAX_OFFSET = 256_000_000
 """Lines can be requested within so many bytes from the start of a file."""
 MAX_COUNTED_BYTES = 32_000_000
 """Bytes after the shown lines that are read only to count lines."""
-MAX_IMAGE_BYTES = 3_500_000
-MAX_IMAGE_SIDE = 8_000
 BLOCK_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 
@@ -102,15 +100,15 @@ def _number_lines(found: LineRange, size: int) -> str:
 
 def _read_image(file: BinaryIO, path: workspace.WorkspacePath, size: int) -> types.Content | None:
     """Return an image with a caption; None if the file is damaged or no image after all."""
-    if size > MAX_IMAGE_BYTES:
-        raise errors.ToolFailed(f"The image has {size:,} bytes; the limit is {MAX_IMAGE_BYTES:,}.")
+    if size > images.MAX_BYTES:
+        raise errors.ToolFailed(f"The image has {size:,} bytes; the limit is {images.MAX_BYTES:,}.")
     file.seek(0)
-    data = file.read(MAX_IMAGE_BYTES + 1)
+    data = file.read(images.MAX_BYTES + 1)
     found = images.read(data)
-    if found is None or len(data) > MAX_IMAGE_BYTES:
+    if found is None or len(data) > images.MAX_BYTES:
         return None
-    if max(found.width, found.height) > MAX_IMAGE_SIDE:
-        raise errors.ToolFailed(f"The image is {found.width} x {found.height}; the limit is {MAX_IMAGE_SIDE} each.")
+    if max(found.width, found.height) > images.MAX_SIDE:
+        raise errors.ToolFailed(f"The image is {found.width} x {found.height}; the limit is {images.MAX_SIDE} each.")
     caption = f"[{path.name}: {found.media_type}, {found.width} x {found.height}, {len(data):,} bytes]"
     image = content_parts.Image(media_type=found.media_type, data=base64.b64encode(data).decode())
     return content_parts.encode([content_parts.Text(caption), image])

@@ -37,7 +37,7 @@ Effect = Literal["allow", "ask", "deny"]
 RUNNERS = ("shell", "start_process")
 WRITERS = ("write_file", "edit_file")
 # Rules that deny or ask for the second apply to the first, too: both do the same.
-_SAME_AS = {"start_process": "shell", "edit_file": "write_file"}
+_SAME_AS = {"start_process": "shell", "edit_file": "write_file", "send_file": "read_file"}
 # Commands that only read, if they are given names and no options.
 _READ_ONLY = ("ls", "cat", "head", "tail", "wc", "grep", "git status", "git diff", "git log", "git show")
 

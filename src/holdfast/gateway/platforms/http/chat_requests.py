@@ -249,11 +249,11 @@ class ChatRequests:
         continued = request_history.digest(owner, before[:-1])
         async with self._lock_history(continued):
             await self._wait_withdrawn(continued)
-            found = await request_history.find(self._db, NAME, owner, before)
+            found = await self._find_continued(owner, before)
             is_idle = found is not None and found.is_tip and not await self._is_busy(found.request.route)
             if is_idle:
                 # A turn that ended between the two reads has continued the conversation.
-                found = await request_history.find(self._db, NAME, owner, before)
+                found = await self._find_continued(owner, before)
             if is_idle and found is not None and found.is_tip:
                 target = ChatTarget(str(found.request.address.get("name")), found.conversation_id)
             else:
@@ -264,7 +264,7 @@ class ChatRequests:
         """Return the chat that a header names: a conversation of the owner, or a name of the client's choice."""
         with suppress(errors.NoSuchSession, errors.InvalidArgument):
             conversation = await self._db.conversation(named)
-            if conversation.owner == _owner_id(owner):
+            if await self._may_read(owner, conversation.owner):
                 return ChatTarget(named, conversation.id)
         route = self._route(owner, named)
         if _SESSION_ID.fullmatch(named) and not await self._has_begun(route):
@@ -274,7 +274,21 @@ class ChatRequests:
                 param=self._header,
                 code="conversation_not_found",
             )
-        return ChatTarget(named, (await self._db.route(route)).conversation_id)
+        found = await self._db.route(route)
+        return ChatTarget(named, found.conversation_id if await self._may_read(owner, found.owner) else None)
+
+    async def _find_continued(
+        self, owner: str, before: Sequence[chat_completions.Turn]
+    ) -> request_history.HistoryMatch | None:
+        """Return the request that a history continues, unless the link to its conversation was removed."""
+        found = await request_history.find(self._db, NAME, owner, before)
+        if found is None or await self._may_read(owner, (await self._db.conversation(found.conversation_id)).owner):
+            return found
+        return None
+
+    async def _may_read(self, owner: str, of: str) -> bool:
+        """Return whether a client may use the conversations of an owner: its own, and those that it is linked to."""
+        return of == _owner_id(owner) or of == await self._db.contacts.linked_owner(NAME, owner)
 
     async def _submit(self, handler: platform.Handler, new: NewRequest, target: ChatTarget) -> types.InboundMessage:
         owner, asked, route = new.owner, new.asked, self._route(new.owner, target.name)
@@ -462,7 +476,7 @@ class ChatRequests:
                 wanted = found.joined or wanted
             if stream.stopped:
                 raise requests.HttpError(503, STOPPING, code="stops", headers=_NO_RETRY)
-            await stream.wait(seen, pause)
+            await stream.wait(seen, min(pause, sse.KEEP_ALIVE_SECONDS))
 
     async def _answer(self, settled: types.InboundMessage, model: str) -> chat_completions.ChatResponse:
         sent = [each for each in await self._db.mail.replies(settled.id) if each.kind == "reply"]

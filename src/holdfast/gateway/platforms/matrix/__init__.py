@@ -27,6 +27,30 @@ class MatrixSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The largest file that is downloaded, in kilobytes."""
 
 
+SETUP = platform.SetupGuide(
+    [
+        platform.SetupField("homeserver", "Homeserver", "The address of the client API: https://matrix.example.org"),
+        platform.SetupField(
+            "token_env",
+            "Access token",
+            "In Element, log in as the bot: All settings > Help & About > Access Token. Do not log out afterwards.",
+            "MATRIX_TOKEN",
+        ),
+        platform.SetupField(
+            "invites",
+            "Users who may invite the bot",
+            "Matrix ids such as @ann:example.org, separated by commas; *:example.org for a whole homeserver.",
+            is_list=True,
+            required=False,
+        ),
+    ],
+    intro="Create an account for the bot on your homeserver.",
+    sender="Your Matrix id, such as @ann:example.org.",
+    test_message=False,
+    last_step="Invite the bot to a room without encryption and write to it.",
+)
+
+
 def create(context: platform.PlatformContext) -> platform.Platform:
     """Return the platform of a settings table. Raises SettingInvalid."""
     if util.find_spec("nio") is None:

@@ -12,6 +12,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any
 from urllib import parse
 
@@ -21,19 +22,23 @@ import nio  # type: ignore[import-untyped]
 
 from holdfast import errors
 from holdfast.gateway import platform
+from holdfast.gateway.platforms import downloads
 from holdfast.gateway.platforms.matrix import matrix_events
 
 logger = logging.getLogger("holdfast.gateway")
 
 LIMIT = 16_000
 SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
+JOIN_PAUSES, MAX_JOIN_PAUSE = (1.0, 2.0, 4.0), 10.0
+"""Seconds between the attempts to join a room. No message is received meanwhile."""
 POSITION = "io.github.holdfast-agent.sync"
 """The type of the account data with the position of the sync loop."""
 ENCRYPTED = "I cannot read encrypted messages. Please invite me to a room without encryption."
 NOT_DOWNLOADED = "[The file {name} could not be downloaded: {reason}.]"
 _TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member"]
 _NOTHING = {"not_types": ["*"]}
-_MXC = re.compile(r"mxc://[\w.:\[\]-]+/[\w-]+")
+_EVENT_ID = re.compile(r"\$[!-~]{1,254}")
+_MXC = re.compile(r"mxc://([\w.:\[\]-]+)/([\w-]+)")
 
 
 class MatrixPlatform:
@@ -82,6 +87,15 @@ class MatrixPlatform:
 
     async def wait_ready(self) -> None:
         await self._ready.wait()
+
+    async def check_access(self) -> platform.AccessReport:
+        try:
+            async with self._open_client() as client:
+                return platform.AccessReport(client.user_id)
+        except (errors.SendFailed, errors.SendRefused) as error:
+            return platform.failed_access(
+                str(error), "Check `homeserver`; for M_UNKNOWN_TOKEN, get a new access token."
+            )
 
     # --- receive ---------------------------------------------------------------------------------------------
 
@@ -147,13 +161,25 @@ class MatrixPlatform:
         return {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
 
     async def _accept_invite(self, client: nio.AsyncClient, room_id: str, state: Sequence[Any]) -> None:
-        for event in state:
-            if not isinstance(event, nio.InviteMemberEvent) or event.state_key != client.user_id:
-                continue
-            if not {event.sender, f"*:{event.sender.partition(':')[2]}", "*"} & set(self._invites):
-                logger.info("%s ignores the invitation of %s", self.name, errors.quote(event.sender))
-            elif isinstance(refused := await client.join(room_id), nio.JoinError):
-                logger.warning("%s could not join a room: %s", self.name, _describe(refused))
+        """Join a room, unless the inviter is not listed. Invitations are received once, so a failure is retried."""
+        invitations = [
+            each for each in state if isinstance(each, nio.InviteMemberEvent) and each.state_key == client.user_id
+        ]
+        # The homeserver checked the sender of the last one; the server of the inviter sent the others.
+        sender = invitations[-1].sender if invitations else ""
+        if not {sender, f"*:{sender.partition(':')[2]}", "*"} & set(self._invites):
+            logger.info("%s ignores the invitation of %s", self.name, errors.quote(sender))
+            return
+        for pause in (*JOIN_PAUSES, None):
+            try:
+                with _translate_errors():
+                    _check(await client.join(room_id))
+                return
+            except (errors.SendRefused, errors.SendFailed) as error:
+                logger.warning("%s could not join a room: %s", self.name, error)
+                if pause is None or isinstance(error, errors.SendRefused):
+                    return
+                await asyncio.sleep(min(error.retry_after or pause, MAX_JOIN_PAUSE))
 
     async def _new_events(self, client: nio.AsyncClient, room_id: str, timeline: Any, since: str | None) -> list[Any]:
         """Return the events after a position and after the bot joined, also if the response has only the last ones."""
@@ -169,7 +195,7 @@ class MatrixPlatform:
                 logger.warning("%s cannot read earlier messages of a room: %s", self.name, error)
                 break
             found = [*reversed([each.source for each in page.chunk]), *found]
-            start = page.end if page.chunk else None
+            start = page.end  # A page may be empty although there are further ones.
         joins = [index for index, each in enumerate(found) if matrix_events.is_own_join(each, client.user_id)]
         return found[joins[-1] + 1 :] if joins else found
 
@@ -211,17 +237,15 @@ class MatrixPlatform:
         choice = matrix_events.chosen_text(quoted, text, client.user_id)
         if not is_for_bot and choice is None:
             return None
-        attachments: tuple[platform.Attachment, ...] = ()
-        if content.url is not None:
-            attachments, note = await self._download(client, content)
-            text = "\n".join(filter(None, (text, note)))
-        return msgspec.structs.replace(
+        incoming = msgspec.structs.replace(
             self._incoming(room, event, thread),
             text=choice or text,
-            attachments=attachments,
             edits=edits,
             reply_to=_quote(content.replied_to, quoted, room) if content.replied_to and choice is None else None,
         )
+        if content.url is None:
+            return incoming
+        return msgspec.structs.replace(incoming, complete=partial(self._add_file, client, incoming, content))
 
     async def _read_reaction(
         self, client: nio.AsyncClient, room: nio.MatrixRoom, event: matrix_events.RoomEvent
@@ -243,32 +267,47 @@ class MatrixPlatform:
             chat=(room.room_id, thread) if thread else (room.room_id,),
             sender=event.sender,
             name=_display_name(room, event.sender),
-            address={"room": room.room_id, "event": event.event_id, **({"thread": thread} if thread else {})},
+            address={"chat": room.room_id, "event": event.event_id, **({"thread": thread} if thread else {})},
         )
 
     async def _fetch(
         self, client: nio.AsyncClient, room: nio.MatrixRoom, event_id: str
     ) -> matrix_events.RoomEvent | None:
         """Return another event of a room; None if the bot cannot see it."""
-        try:
-            found = _check(await client.room_get_event(room.room_id, event_id))
-        except errors.SendRefused:
+        # Every member can write any id, which must not stop the loop.
+        if not _EVENT_ID.fullmatch(event_id):
             return None
-        return matrix_events.parse_event(found.event.source)
+        found = await client.room_get_event(room.room_id, event_id)
+        # Without a Matrix code, too: a proxy that refuses an id, for example for its slashes, refuses it forever.
+        is_refused = isinstance(found, nio.ErrorResponse) and _is_final(found)
+        return None if is_refused else matrix_events.parse_event(_check(found).event.source)
 
-    async def _download(
-        self, client: nio.AsyncClient, content: matrix_events.Content
-    ) -> tuple[tuple[platform.Attachment, ...], str]:
-        """Return the file of a message, or a note why it is missing: an unavailable file must not stop the loop."""
-        name, url = content.filename or content.body, content.url or ""
-        reason = "it is larger than the limit" if content.info.size > self._max_file_bytes else "it is unavailable"
-        if content.info.size <= self._max_file_bytes and _MXC.fullmatch(url):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DOWNLOAD_SECONDS):
-                    found = await client.download(url)
-                    if isinstance(found, nio.MemoryDownloadResponse) and len(found.body) <= self._max_file_bytes:
-                        return (platform.Attachment(found.body, content.info.mimetype, name),), ""
-        return (), NOT_DOWNLOADED.format(name=errors.quote(name), reason=reason)
+    async def _add_file(
+        self, client: nio.AsyncClient, incoming: platform.Incoming, content: matrix_events.Content
+    ) -> platform.Incoming:
+        """Add the file of a message, or a note why it is missing: an unavailable file must not stop the loop."""
+        name, limit = content.filename or content.body, self._max_file_bytes
+        data, reason = None, "it is larger than the limit"
+        try:
+            if content.info.size <= limit:
+                async with asyncio.timeout(DOWNLOAD_SECONDS), await self._get_media(client, content.url) as response:
+                    response.raise_for_status()
+                    data = await downloads.read_body(response, limit)
+        except (aiohttp.ClientError, TimeoutError, ValueError):
+            reason = "it is unavailable"
+        if data is not None:
+            attachment = platform.Attachment(data, content.info.mimetype, name)
+            return msgspec.structs.replace(incoming, attachments=(attachment,))
+        note = NOT_DOWNLOADED.format(name=errors.quote(name), reason=reason)
+        return msgspec.structs.replace(incoming, text="\n".join(filter(None, (incoming.text, note))))
+
+    async def _get_media(self, client: nio.AsyncClient, url: str | None) -> aiohttp.ClientResponse:
+        """Request a file. The method `download` of the library has no limit of the size."""
+        if (found := _MXC.fullmatch(url or "")) is None:
+            raise ValueError("The address of the file is not valid.")
+        path = f"/_matrix/client/v1/media/download/{found[1]}/{found[2]}"
+        response: aiohttp.ClientResponse = await client.send("GET", path, headers=self._headers)
+        return response
 
     # --- send ------------------------------------------------------------------------------------------------
 
@@ -282,6 +321,14 @@ class MatrixPlatform:
             async with self._open_client() as client:
                 yield client
 
+    async def is_direct(self, address: dict[str, Any]) -> bool:
+        async with self._sending() as client:
+            room = client.rooms.get(address["chat"])
+            if room is not None and room.member_count > 2:
+                return False  # This counts invited users, too.
+            # The homeserver knows of a member before the next response to the sync loop.
+            return len(_check(await client.joined_members(address["chat"])).members) <= 2
+
     async def send(self, delivery: platform.Delivery) -> str:
         # The homeserver sends a message with the same transaction id once. Ids of another store must not be the same.
         sent, transaction = delivery.draft or "", f"{delivery.id}-{delivery.at:.6f}"
@@ -291,13 +338,13 @@ class MatrixPlatform:
                 content = matrix_events.text_content(delivery.text, msgtype)
                 sent = await _send_text(client, delivery, content, transaction)
             elif delivery.draft is not None:
-                _check(await client.room_redact(delivery.address["room"], delivery.draft, tx_id=transaction))
+                _check(await client.room_redact(delivery.address["chat"], delivery.draft, tx_id=transaction))
             for index, file in enumerate(delivery.files):
                 data = io.BytesIO(await file.read())
                 uploaded, _ = await client.upload(data, file.media_type, file.name, filesize=file.size)
                 content = matrix_events.file_content(file, _check(uploaded).content_uri)
                 content = matrix_events.with_thread(content, delivery.address)
-                event = await _send_event(client, delivery.address["room"], content, f"{transaction}-{index}")
+                event = await _send_event(client, delivery.address["chat"], content, f"{transaction}-{index}")
                 sent = sent or event
         return sent
 
@@ -311,30 +358,30 @@ class MatrixPlatform:
                     relation = {"rel_type": "m.annotation", "event_id": sent, "key": f"{number}{matrix_events.KEYCAP}"}
                     reaction = {"m.relates_to": relation}
                     await _send_event(
-                        client, delivery.address["room"], reaction, f"{transaction}-{number}", "m.reaction"
+                        client, delivery.address["chat"], reaction, f"{transaction}-{number}", "m.reaction"
                     )
         return sent
 
     async def send_typing(self, address: dict[str, Any]) -> None:
         async with self._sending() as client:
-            await client.room_typing(address["room"], True, TYPING_SECONDS * 1_000)
+            await client.room_typing(address["chat"], True, TYPING_SECONDS * 1_000)
 
     async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
         with suppress(errors.SendFailed):  # A later edit has the text, too.
             async with self._sending() as client:
                 content = matrix_events.edit_content(matrix_events.text_content(text), draft)
-                await _send_event(client, address["room"], content)
+                await _send_event(client, address["chat"], content)
 
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         async with self._sending() as client:
-            _check(await client.room_redact(address["room"], draft, tx_id=f"delete-{draft}"))
+            _check(await client.room_redact(address["chat"], draft, tx_id=f"delete-{draft}"))
 
 
 async def _send_text(
     client: nio.AsyncClient, delivery: platform.Delivery, content: dict[str, Any], transaction: str
 ) -> str:
     """Send a message, or replace the draft by it; return the id of the message that users see."""
-    room = delivery.address["room"]
+    room = delivery.address["chat"]
     if delivery.draft is None:
         return await _send_event(client, room, matrix_events.with_thread(content, delivery.address), transaction)
     await _send_event(client, room, matrix_events.edit_content(content, delivery.draft), transaction)
@@ -359,8 +406,9 @@ def _sync_filter(page_size: int) -> dict[str, Any]:
         "room": {
             "account_data": _NOTHING,
             "ephemeral": _NOTHING,
-            "state": {"types": ["m.room.member"], "lazy_load_members": True},
-            "timeline": {"types": _TYPES, "limit": page_size, "lazy_load_members": True},
+            # All members, because their number decides whether a room is a direct chat.
+            "state": {"types": ["m.room.member"]},
+            "timeline": {"types": _TYPES, "limit": page_size},
         },
     }
 
@@ -384,12 +432,15 @@ def _check(response: Any) -> Any:
     """Return a response. Raises SendRefused for a final error, and SendFailed for one that may pass."""
     if not isinstance(response, nio.ErrorResponse):
         return response
-    status = response.transport_response.status if response.transport_response is not None else 0
-    # An error without a Matrix code is one of a proxy; an invalid token is replaced by the operator.
-    if 400 <= status < 500 and status not in (401, 408, 429) and response.status_code:
+    if _is_final(response) and response.status_code:  # An error without a Matrix code is one of a proxy.
         raise errors.SendRefused(_describe(response))
     retry_after = response.retry_after_ms / 1_000 if response.retry_after_ms else None
     raise errors.SendFailed(_describe(response), retry_after=retry_after)
+
+
+def _is_final(response: nio.ErrorResponse) -> bool:
+    status = response.transport_response.status if response.transport_response is not None else 0
+    return 400 <= status < 500 and status not in (401, 408, 429)  # The operator replaces an invalid token.
 
 
 def _describe(response: nio.ErrorResponse) -> str:

@@ -13,6 +13,16 @@ except ModuleNotFoundError as error:
     why = f"the support for Telegram is not installed. Run: {installation.install_command('telegram')}"
     raise errors.SettingInvalid(why) from None
 
+SETUP = platform.SetupGuide(
+    [
+        platform.SetupField(
+            "token_env", "Token", "BotFather shows the token of a new bot; /token shows it again.", "TELEGRAM_TOKEN"
+        )
+    ],
+    intro="Write /newbot to https://t.me/BotFather to create a bot, then open the chat with it and choose Start.",
+    sender="Your numeric user id; https://t.me/userinfobot shows it. A user name is not an id.",
+)
+
 
 def create(context: platform.PlatformContext) -> bot.TelegramPlatform:
     """Return the platform of the table `[gateway.telegram]`. Raises SettingInvalid."""

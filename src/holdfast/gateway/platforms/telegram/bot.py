@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -51,7 +52,6 @@ NO_PREVIEW = telegram.LinkPreviewOptions(is_disabled=True)
 _TOKEN = re.compile(r"[0-9]+:[A-Za-z0-9_-]+")
 _COMMAND = re.compile(r"[a-z0-9_]{1,32}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
-_MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,60}/[a-z0-9.+-]{1,100}")
 _LOGGERS = ("httpx", "httpcore", "telegram")
 """The loggers of the client library, which log addresses with the token."""
 
@@ -154,6 +154,24 @@ class TelegramPlatform:
         for each in self._requests:
             await each.shutdown()
 
+    async def check_access(self) -> platform.AccessReport:
+        try:
+            await self._bot.initialize()
+            registered = (await self._bot.get_webhook_info()).url
+        except telegram_errors.InvalidToken as error:
+            return platform.failed_access(self._describe(error), "Get the token of the bot: write /token to BotFather.")
+        except telegram_errors.TelegramError as error:
+            return platform.failed_access(self._describe(error), "Check the network and `api_url`, then try again.")
+        problems, settings = list[platform.AccessProblem](), self._settings
+        if registered not in ("", settings.webhook_url):
+            what = f"A webhook of this bot is registered at {urlsplit(registered).hostname}."
+            remedy = "Stop the program that uses it. The gateway replaces the registration when it starts."
+            problems.append(platform.AccessProblem(what, remedy))
+        if settings.groups == "all" and not self._bot.bot.can_read_all_group_messages:
+            what = 'With `groups = "all"` the bot must receive all messages of groups, but its privacy mode is on.'
+            problems.append(platform.AccessProblem(what, "Write /setprivacy to BotFather and choose Disable."))
+        return platform.AccessReport(f"@{self._bot.bot.username}", problems)
+
     # --- receiving -----------------------------------------------------------------------------------
 
     async def run(self, handler: platform.Handler) -> None:
@@ -223,34 +241,33 @@ class TelegramPlatform:
             return
         message = update.effective_message
         if message is not None and (files := updates.find_files(message)):
-            incoming = await self._add_files(handler, incoming, files, update.update_id)
+            complete = partial(self._add_files, incoming, files, update.update_id)
+            incoming = msgspec.structs.replace(incoming, complete=complete)
         await handler.receive(incoming)
         self._failures.pop(update.update_id, None)
 
     async def _add_files(
-        self,
-        handler: platform.Handler,
-        incoming: platform.Incoming,
-        files: Sequence[updates.FileReference],
-        update_id: int,
+        self, incoming: platform.Incoming, files: Sequence[updates.FileReference], update_id: int
     ) -> platform.Incoming:
-        """Download the files of a message, unless its sender has no access."""
-        # Checked like a message of a group: a stranger in a direct chat is answered by `receive`, not by this check.
-        allowed = (await handler.check(msgspec.structs.replace(incoming, kind="group"))).allowed
+        """Download the files of a message. Telegram limits their size to 20 MB, a server of one's own may not."""
         attachments, notes = list[platform.Attachment](), list[str]()
         for file in files:
-            if not allowed or file.size > MAX_DOWNLOAD:
-                notes.append(updates.build_note(file, f"{file.size:,} bytes"))
-                continue
             try:
-                data = bytes(await (await self._bot.get_file(file.file_id)).download_as_bytearray())
+                size, found = file.size, None
+                if size <= MAX_DOWNLOAD:
+                    found = await self._bot.get_file(file.file_id)
+                    size = found.file_size or 0
+                if found is None or size > MAX_DOWNLOAD:
+                    notes.append(updates.build_note(file, f"{size:,} bytes"))
+                    continue
+                data = bytes(await found.download_as_bytearray())
             except telegram_errors.TelegramError as error:
                 self._failures[update_id] += 1
                 if not _is_final(error) and self._failures[update_id] < MAX_DOWNLOAD_ATTEMPTS:
                     raise
                 notes.append(updates.build_note(file, "Telegram did not deliver it"))
                 continue
-            attachments.append(platform.Attachment(data, _media_type(file.media_type, data), file.name))
+            attachments.append(platform.Attachment(data, file.media_type, file.name))
         text = updates.join_text(incoming.text, notes)
         return msgspec.structs.replace(incoming, text=text, attachments=tuple(attachments))
 
@@ -286,6 +303,14 @@ class TelegramPlatform:
             await self._bot.set_my_commands(shown[:MAX_COMMANDS])
 
     async def _send(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
+        try:
+            return await self._send_parts(delivery, buttons)
+        except telegram_errors.ChatMigrated as error:
+            # The group became a supergroup, whose id is new and which lacks the draft and the message to reply to.
+            moved = msgspec.structs.replace(delivery, address={"chat": error.new_chat_id}, draft=None)
+            return await self._send_parts(moved, buttons)
+
+    async def _send_parts(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
         """Send the text and the files of a delivery. After a failure the next call continues with the rest."""
         accepted = self._accepted.pop(delivery.id, [])
         draft, length = delivery.draft, markdown.utf16_length(markdown.visible_text(delivery.text))
@@ -387,11 +412,3 @@ def _seconds(error: telegram_errors.RetryAfter) -> float:
 
 def _is_final(error: telegram_errors.TelegramError) -> bool:
     return isinstance(error, telegram_errors.BadRequest | telegram_errors.Forbidden | telegram_errors.InvalidToken)
-
-
-def _media_type(claimed: str, data: bytes) -> str:
-    """Return the media type of a file. Only a complete image is one: a damaged one would block the conversation."""
-    if (image := images.read(data)) is not None:
-        return image.media_type
-    is_plausible = _MEDIA_TYPE.fullmatch(claimed.lower()) and not claimed.lower().startswith("image/")
-    return claimed.lower() if is_plausible else "application/octet-stream"

@@ -1,11 +1,13 @@
 """Translate updates of the Bot API to inbound messages. Pure.
 
-Names and texts are user input. A command counts only if the sender wrote it: forwarded text never is one.
+Names and texts are user input. A command counts only if the sender wrote it: text that is forwarded, or that an inline
+bot wrote, never is one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import telegram
@@ -46,8 +48,7 @@ def read_message(name: str, me: telegram.User, update: telegram.Update, answers_
     place = _place(message)
     return platform.Incoming(
         platform=name,
-        # Edits of one message within a second have the same date, so the update identifies an edit.
-        key=f"{key}:{update.update_id}" if is_edit else key,
+        key=f"{key}:{_version(message)}" if is_edit else key,
         sender=str(sender.id),
         name=_display_name(sender),
         text=text,
@@ -56,6 +57,13 @@ def read_message(name: str, me: telegram.User, update: telegram.Update, answers_
         edits=key if is_edit else "",
         **place,
     )
+
+
+def _version(message: telegram.Message) -> str:
+    """Identify an edit: not by its update, because a reaction is an update with the same text and date."""
+    text, date = message.text or message.caption or "", message.edit_date
+    digest = blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+    return f"{date.timestamp() if date else 0:.0f}:{digest}"
 
 
 def read_button(name: str, update: telegram.Update) -> platform.Incoming | None:
@@ -115,7 +123,7 @@ def _read_text(me: telegram.User, message: telegram.Message) -> tuple[str, bool]
     text = message.text or message.caption or ""
     entities = message.parse_entities() if message.text else message.parse_caption_entities()
     own = f"@{me.username}".lower()
-    if message.forward_origin is not None:
+    if message.forward_origin is not None or message.via_bot is not None:
         # Two slashes mark text that is not a command.
         return (f"/{text}" if commands.is_command(text) else text), False
     reply = message.reply_to_message

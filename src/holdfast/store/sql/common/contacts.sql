@@ -57,3 +57,38 @@ INSERT INTO lockouts (platform, failures, failed_at) VALUES (:platform, 0, 0) ON
 
 -- name: lockout_set
 UPDATE lockouts SET failures = :failures, failed_at = :at WHERE platform = :platform;
+
+-- name: link_get
+SELECT owner FROM links WHERE platform = :platform AND sender = :sender;
+
+-- name: links_all
+SELECT platform, sender, owner, at FROM links
+ WHERE CAST(:owner AS text) IS NULL OR owner = :owner ORDER BY owner, platform, sender;
+
+-- name: link_put
+INSERT INTO links (platform, sender, owner, at) VALUES (:platform, :sender, :owner, :at)
+ON CONFLICT (platform, sender) DO UPDATE SET owner = excluded.owner, at = excluded.at;
+
+-- name: link_insert
+INSERT INTO links (platform, sender, owner, at) VALUES (:platform, :sender, :owner, :at)
+ON CONFLICT (platform, sender) DO NOTHING;
+
+-- name: link_delete
+DELETE FROM links WHERE platform = :platform AND sender = :sender;
+
+-- name: link_code_put
+INSERT INTO link_codes (owner, session, digest, salt, expires_at)
+VALUES (:owner, :session, :digest, :salt, :expires_at)
+ON CONFLICT (owner) DO UPDATE SET session = excluded.session, digest = excluded.digest, salt = excluded.salt,
+                                  expires_at = excluded.expires_at;
+
+-- name: link_codes
+SELECT owner, session, digest, salt FROM link_codes WHERE expires_at > :now;
+
+-- name: link_code_delete
+-- Delete a used code, and those that expired.
+DELETE FROM link_codes WHERE digest = :digest OR expires_at <= :now;
+
+-- name: link_code_withdraw
+-- Delete the code of the owner that a sender is linked to.
+DELETE FROM link_codes WHERE owner = (SELECT owner FROM links WHERE platform = :platform AND sender = :sender);

@@ -62,6 +62,10 @@ SELECT platform, sender, name, told_at, asked_at, digest, salt, expires_at FROM 
 -- name: copy_lockouts
 SELECT platform, failures, failed_at FROM lockouts WHERE platform > :after ORDER BY platform LIMIT :limit;
 
+-- name: copy_links
+SELECT platform, sender, owner, at FROM links
+ WHERE (platform, sender) > (:after, :beyond) ORDER BY platform, sender LIMIT :limit;
+
 -- name: copy_blobs
 SELECT digest, size, media_type, at, dropped_at FROM blobs WHERE digest > :after ORDER BY digest LIMIT :limit;
 

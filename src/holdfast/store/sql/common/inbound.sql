@@ -11,38 +11,38 @@ SELECT received_by FROM arrivals WHERE platform = :platform AND key = :key;
 
 -- name: arrival_get
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.id = :id;
 
 -- name: arrival_by_key
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.platform = :platform AND a.key = :key;
 
 -- name: arrivals_with_prefix
 -- The inbound messages of a platform with keys from `first` to before `after`, newest first.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
  WHERE a.platform = :platform AND a.key >= :first AND a.key < :after ORDER BY a.id DESC LIMIT :limit;
 
 -- name: arrival_last
 -- The latest inbound message of a platform that became a message of a conversation.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a JOIN conversations c ON c.key = a.conversation
  WHERE a.conversation = :conversation AND a.platform = :platform ORDER BY a.id DESC LIMIT 1;
 
 -- name: arrivals_open
 -- The open messages of a route, oldest first, without those that were joined into another.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, NULL, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, NULL, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a
  WHERE a.route = :route AND a.outcome IS NULL AND a.joined IS NULL ORDER BY a.id LIMIT :limit;
 
 -- name: arrivals_joined_to
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
-       a.joined, a.outcome, c.id, a.seq, a.settled_at, a.redacted_at IS NOT NULL
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation WHERE a.joined = :id ORDER BY a.id;
 
 -- name: routes_open
@@ -96,14 +96,25 @@ UPDATE claims SET holder = NULL
 
 -- name: route_with_inbox
 -- The conversation of a route, and whether its inbox has open entries.
-SELECT r.key, c.id, r.version,
+SELECT r.key, c.id, r.version, coalesce(c.owner, ''),
        EXISTS (SELECT 1 FROM inbox i WHERE i.conversation = r.conversation AND i.outcome IS NULL)
   FROM routes r LEFT JOIN conversations c ON c.key = r.conversation WHERE r.key = :key;
 
 -- name: arrival_home
 -- The chat of the last inbound message of a conversation.
-SELECT home, chat, address, route FROM arrivals
- WHERE conversation = :conversation AND address <> '' ORDER BY id DESC LIMIT 1;
+SELECT a.home, a.chat, a.address, a.route, a.sender, c.owner, linked_owner(a)
+  FROM arrivals a JOIN conversations c ON c.key = a.conversation
+ WHERE a.conversation = :conversation AND a.address <> '' ORDER BY a.id DESC LIMIT 1;
+
+-- name: linked_chats
+-- The chats that are bound to a conversation and whose last sender is linked to its owner.
+SELECT a.home, a.chat, a.address, a.route, a.sender, c.owner, l.owner
+  FROM conversations c
+  JOIN routes r ON r.conversation = c.key
+  JOIN arrivals a ON a.id = (SELECT last.id FROM arrivals last WHERE last.route = r.key AND last.address <> ''
+                              ORDER BY last.at DESC, last.id DESC LIMIT 1)
+  JOIN links l ON l.platform = a.platform AND l.sender = a.sender AND l.owner = c.owner
+ WHERE c.key = :conversation ORDER BY a.route;
 
 -- name: arrival_redact_message
 -- Redact the inbound messages that became a message. The address stays, for replies.

@@ -1,9 +1,10 @@
 -- name: route_get
-SELECT r.key, c.id, r.version FROM routes r LEFT JOIN conversations c ON c.key = r.conversation WHERE r.key = :key;
+SELECT r.key, c.id, r.version, coalesce(c.owner, '') FROM routes r LEFT JOIN conversations c ON c.key = r.conversation
+ WHERE r.key = :key;
 
 -- name: routes_all
 -- All routes, or those of one conversation.
-SELECT r.key, c.id, r.version FROM routes r LEFT JOIN conversations c ON c.key = r.conversation
+SELECT r.key, c.id, r.version, coalesce(c.owner, '') FROM routes r LEFT JOIN conversations c ON c.key = r.conversation
  WHERE CAST(:conversation AS bigint) IS NULL OR r.conversation = :conversation ORDER BY r.key;
 
 -- name: route_insert

@@ -8,6 +8,12 @@ SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.con
 SELECT body FROM messages
  WHERE conversation = :conversation AND seq > :after AND seq <= :upto AND strpos(body, '"blob":"') > 0;
 
+-- name: blob_mention
+-- Find the newest message of a range that contains a reference.
+SELECT seq FROM messages
+ WHERE conversation = :conversation AND seq > :after AND seq <= :upto AND strpos(body, :reference) > 0
+ ORDER BY seq DESC LIMIT 1;
+
 -- name: blob_mentions_open
 -- Find references in mail that is not handled or not sent.
 SELECT body FROM arrivals WHERE outcome IS NULL AND strpos(body, '"blob":"') > 0

@@ -397,6 +397,25 @@ CREATE TABLE lockouts (
   failed_at double precision NOT NULL
 );
 
+-- Senders who use the conversations of another owner: of a sender on another platform, or of the terminal ('').
+CREATE TABLE links (
+  platform text COLLATE "C" NOT NULL CHECK (platform <> ''),
+  sender   text COLLATE "C" NOT NULL CHECK (sender <> ''),
+  owner    text COLLATE "C" NOT NULL,
+  at       double precision NOT NULL,
+  PRIMARY KEY (platform, sender)
+);
+CREATE INDEX links_by_owner ON links (owner);
+
+-- The digest of the code that links another sender to an owner, and the session to continue there.
+CREATE TABLE link_codes (
+  owner      text COLLATE "C" NOT NULL PRIMARY KEY,
+  session    text COLLATE "C" NOT NULL CHECK (session <> ''),
+  digest     bytea NOT NULL CHECK (length(digest) = 32),
+  salt       bytea NOT NULL CHECK (length(salt) = 16),
+  expires_at double precision NOT NULL
+);
+
 -- Messages that stay verbatim in the context. A branch copies those within its part of the log.
 CREATE TABLE pins (
   conversation bigint NOT NULL REFERENCES conversations (key) ON DELETE CASCADE DEFERRABLE INITIALLY DEFERRED,

@@ -8,6 +8,12 @@ SELECT c.id, m.seq, m.body FROM messages m JOIN conversations c ON c.key = m.con
 SELECT body FROM messages
  WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto AND instr(body, '"blob":"') > 0;
 
+-- name: blob_mention
+-- Find the newest message of a range that contains a reference.
+SELECT id FROM messages
+ WHERE id > (:conversation << 32) + :after AND id <= (:conversation << 32) + :upto AND instr(body, :reference) > 0
+ ORDER BY id DESC LIMIT 1;
+
 -- name: blob_mentions_open
 -- Find references in mail that is not handled or not sent.
 SELECT body FROM arrivals WHERE outcome IS NULL AND instr(body, '"blob":"') > 0

@@ -394,6 +394,25 @@ CREATE TABLE lockouts (
   failed_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Senders who use the conversations of another owner: of a sender on another platform, or of the terminal ('').
+CREATE TABLE links (
+  platform TEXT NOT NULL CHECK (platform <> ''),
+  sender   TEXT NOT NULL CHECK (sender <> ''),
+  owner    TEXT NOT NULL,
+  at       REAL NOT NULL,
+  PRIMARY KEY (platform, sender)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX links_by_owner ON links (owner);
+
+-- The digest of the code that links another sender to an owner, and the session to continue there.
+CREATE TABLE link_codes (
+  owner      TEXT NOT NULL PRIMARY KEY,
+  session    TEXT NOT NULL CHECK (session <> ''),
+  digest     BLOB NOT NULL CHECK (length(digest) = 32),
+  salt       BLOB NOT NULL CHECK (length(salt) = 16),
+  expires_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Messages that stay verbatim in the context. A branch copies those within its part of the log.
 CREATE TABLE pins (
   conversation INTEGER NOT NULL,

@@ -1,7 +1,7 @@
-"""Several processes on one file: how fast, how fair, and how long the unluckiest one waits.
+"""Several processes on one file: throughput, fairness and the longest wait.
 
-The floor stands in line by SQLite's busy_timeout. Medians and percentiles hide starvation, so the
-process with the fewest appends and the longest single wait are always shown.
+The floor waits by SQLite's busy_timeout. Medians and percentiles hide starvation, so the process with the fewest
+appends and the longest single wait are always shown.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import systems, timing
-from bench.crew import Crew
 from bench.figures import Figure, Target, at_least, at_most
 from bench.scale import Scale
+from bench.worker_processes import WorkerProcesses
 
 MILLISECONDS = 1e3
 Waits = list[float]
 
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    with Crew(scale.processes) as crew:
-        yield from _closed_loop(scale, folder, crew)
-        yield from _open_loop(scale, folder, crew)
-        yield from _one_conversation(scale, folder, crew)
+    with WorkerProcesses(scale.processes) as workers:
+        yield from _closed_loop(scale, folder, workers)
+        yield from _open_loop(scale, folder, workers)
+        yield from _one_conversation(scale, folder, workers)
 
 
-# --- jobs, run in the crew's processes ---------------------------------------------------------------
+# --- jobs, run in the worker processes ------------------------------------------------------------------
 
 
 def closed_loop(index: int, system: str, path: str, warm_up: int, seconds: float) -> Generator[None, None, Waits]:
-    """One append after the other on a conversation of its own."""
+    """Append without pause to a separate conversation."""
     with closing(systems.SYSTEMS[system](Path(path))) as store:
         conversation = f"process-{index}"
         for number in range(warm_up):
@@ -48,7 +48,7 @@ def closed_loop(index: int, system: str, path: str, warm_up: int, seconds: float
 
 
 def open_loop(index: int, system: str, path: str, rate: int, seconds: float) -> Generator[None, None, Waits]:
-    """An append every 1/rate seconds, whether the last one is done or not."""
+    """Append every 1/rate seconds, whether the previous append has finished or not."""
     with closing(systems.SYSTEMS[system](Path(path))) as store:
         conversation = f"process-{index}"
         for number in range(rate // 5):
@@ -60,7 +60,7 @@ def open_loop(index: int, system: str, path: str, rate: int, seconds: float) -> 
             late = ended > due
             if not late:
                 time.sleep(max(0.0, due - time.perf_counter()))
-            # Held up by the append before it, this one has waited since it was due; else it begins now.
+            # An append that is delayed by the previous one has waited since it was due.
             began = due if late else time.perf_counter()
             store.append(conversation, number)
             ended = time.perf_counter()
@@ -70,7 +70,7 @@ def open_loop(index: int, system: str, path: str, rate: int, seconds: float) -> 
 
 
 def shared(index: int, system: str, path: str, appends: int) -> Generator[None, None, tuple[Waits, int]]:
-    """Appends to the one conversation that all share; the waits, and how many were refused."""
+    """Append to a shared conversation; return the waits, and the number of refused appends."""
     with closing(systems.SYSTEMS[system](Path(path))) as store:
         yield
         waits: Waits = []
@@ -79,7 +79,7 @@ def shared(index: int, system: str, path: str, appends: int) -> Generator[None, 
             began = time.perf_counter()
             try:
                 store.append("shared", index * appends + number)
-            except Exception:  # noqa: BLE001 - peers refuse in ways of their own
+            except Exception:  # noqa: BLE001 -- peers raise different errors
                 refused += 1
             waits.append(time.perf_counter() - began)
         return waits, refused
@@ -88,21 +88,21 @@ def shared(index: int, system: str, path: str, appends: int) -> Generator[None, 
 # --- figures -----------------------------------------------------------------------------------------
 
 
-def _closed_loop(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
+def _closed_loop(scale: Scale, folder: Path, workers: WorkerProcesses) -> Iterator[Figure]:
     alone: list[float] = []
     every: dict[str, list[list[Waits]]] = {name: [] for name in systems.SYSTEMS}
     for _ in range(scale.writer_rounds):
-        alone.append(len(_closed(scale, folder, crew, "holdfast", 1)[0]) / scale.seconds)
+        alone.append(len(_closed(scale, folder, workers, "holdfast", 1)[0]) / scale.seconds)
         for name, rounds in every.items():
-            rounds.append(_closed(scale, folder, crew, name, scale.processes))
+            rounds.append(_closed(scale, folder, workers, name, scale.processes))
     rates = {name: timing.median([sum(map(len, waits)) for waits in every[name]]) / scale.seconds for name in every}
     fewest, most = {}, {}
     for name, rounds in every.items():
         fewest[name], most[name] = _typical([(min(map(len, waits)), max(map(len, waits))) for waits in rounds])
     worst = {name: max(max(waits) for r in every[name] for waits in r if waits) * MILLISECONDS for name in every}
     who = f"{scale.processes} processes, closed loop"
-    beside = ("one process", timing.median(alone))
-    yield _figure("writers.rate", f"{who}: appends per second", "/s", rates, beside, at_least(0.9))
+    baseline = ("one process", timing.median(alone))
+    yield _figure("writers.rate", f"{who}: appends per second", "/s", rates, baseline, at_least(0.9))
     fair = _figure("writers.fair", f"{who}: fewest of a process", "", fewest, ("most", most["holdfast"]), at_least(0.8))
     peers = [name for name in every if name != "holdfast"]
     extremes = {f"{name} fewest": fewest[name] for name in peers} | {f"{name} most": most[name] for name in peers}
@@ -110,13 +110,13 @@ def _closed_loop(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
     yield _figure("writers.worst", f"{who}: worst wait", "ms", worst, None, at_most(250, "value"))
 
 
-def _closed(scale: Scale, folder: Path, crew: Crew, system: str, members: int) -> list[Waits]:
-    with _made(folder, system, f"closed-{members}") as path:
-        return crew.run(closed_loop, members, system, path, scale.warm_up // members, scale.seconds)
+def _closed(scale: Scale, folder: Path, workers: WorkerProcesses, system: str, members: int) -> list[Waits]:
+    with _create_store(folder, system, f"closed-{members}") as path:
+        return workers.run(closed_loop, members, system, path, scale.warm_up // members, scale.seconds)
 
 
 def _typical(rounds: list[tuple[int, int]]) -> tuple[int, int]:
-    """Fewest and most of the round whose fairness is the median."""
+    """Return the fewest and most appends of the round with the median fairness."""
     return sorted(rounds, key=lambda round_: round_[0] / round_[1])[len(rounds) // 2]
 
 
@@ -125,27 +125,27 @@ def _figure(
     name: str,
     unit: str,
     values: Mapping[str, float],
-    beside: tuple[str, float] | None = None,
+    baseline: tuple[str, float] | None = None,
     target: Target | None = None,
 ) -> Figure:
     others = {system: value for system, value in values.items() if system != "holdfast"}
-    return Figure(key, name, unit, values["holdfast"], beside, target, others)
+    return Figure(key, name, unit, values["holdfast"], baseline, target, others)
 
 
 @contextmanager
-def _made(folder: Path, system: str, label: str) -> Iterator[str]:
-    """The path of a store that is there, and stays open: writing is measured here, not being born."""
+def _create_store(folder: Path, system: str, label: str) -> Iterator[str]:
+    """Yield the path of an existing store that stays open, so that its creation is not measured."""
     path = systems.path_of(folder, system, label)
     with closing(systems.SYSTEMS[system](path)):
         yield str(path)
 
 
-def _open_loop(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
+def _open_loop(scale: Scale, folder: Path, workers: WorkerProcesses) -> Iterator[Figure]:
     every: dict[str, list[Waits]] = {name: [] for name in systems.SYSTEMS}
     for _ in range(scale.writer_rounds):
         for name, rounds in every.items():
-            with _made(folder, name, "open") as path:
-                lists = crew.run(open_loop, scale.processes, name, path, scale.rate, scale.seconds)
+            with _create_store(folder, name, "open") as path:
+                lists = workers.run(open_loop, scale.processes, name, path, scale.rate, scale.seconds)
             rounds.append([wait * MILLISECONDS for waits in lists for wait in waits])
     who = f"{scale.processes} x {scale.rate}/s, open loop"
     p99 = {name: timing.median([timing.percentile(r, 0.99) for r in rounds]) for name, rounds in every.items()}
@@ -154,14 +154,14 @@ def _open_loop(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
     yield _figure("open.worst", f"{who}: worst wait", "ms", worst)
 
 
-def _one_conversation(scale: Scale, folder: Path, crew: Crew) -> Iterator[Figure]:
+def _one_conversation(scale: Scale, folder: Path, workers: WorkerProcesses) -> Iterator[Figure]:
     total = scale.shared_processes * scale.shared_appends
     lost, refused, worst = {}, {}, {}
     for name, system in systems.SYSTEMS.items():
         path = systems.path_of(folder, name, "shared")
         with closing(system(path)) as store:
             store.append("shared", 0)
-            results = crew.run(shared, scale.shared_processes, name, str(path), scale.shared_appends)
+            results = workers.run(shared, scale.shared_processes, name, str(path), scale.shared_appends)
             refused[name] = sum(count for _, count in results)
             lost[name] = 1 + total - refused[name] - store.load("shared")
         worst[name] = max(max(waits) for waits, _ in results) * MILLISECONDS

@@ -1,4 +1,4 @@
-"""Group commit: many tasks that append through AsyncSessionDB, beside one writer of the same file."""
+"""Group commit: many tasks that append through AsyncSessionDB, relative to one writer of the same file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bench.scale import Scale
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     alone, together = asyncio.run(rounds(scale, folder / "group.db", scale.warm_up))
     name = f"group commit, {scale.tasks} tasks: appends per second"
-    beside = ("one writer", timing.median(alone))
-    yield Figure("group", name, "/s", timing.median(together), beside, at_least(2.5))
+    baseline = ("one writer", timing.median(alone))
+    yield Figure("group", name, "/s", timing.median(together), baseline, at_least(2.5))
 
 
 async def rounds(scale: Scale, target: Path | str, warm_up: int) -> tuple[list[float], list[float]]:
-    """Appends per second, in turn: one writer, then all tasks."""
+    """Return the appends per second of one writer and of all tasks, measured alternately."""
     db = holdfast.SessionDB(target)
     alone: list[float] = []
     together: list[float] = []

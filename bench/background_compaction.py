@@ -1,4 +1,4 @@
-"""What a turn waits longer while a compaction is made beside it: by a slow model, and by the extract, which is work."""
+"""Latency that a concurrent compaction adds to turns: with a slow model, and with the extractive summary."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Slow:
 
 
 class _Silent:
-    """A summarizer that has nothing to say, so that the extract has to be made."""
+    """A summarizer that returns no text, so that the extractive summary is used."""
 
     async def summarize(self, _: base.SummaryRequest) -> str:
         return ""
@@ -50,10 +50,10 @@ async def figures(scale: Scale, folder: Path) -> list[Figure]:
 
 
 async def _summary(scale: Scale, folder: Path) -> Figure:
-    """A turn while a summary of half a minute is being made, beside one while none is."""
-    said = list(map(_told, range(scale.extracted)))
+    """Compare turns during a summary of 30 seconds with turns without one."""
+    said = list(map(_message_text, range(scale.extracted)))
     slow = summary.ModelSummarizer(_Slow())
-    async with AsyncSessionDB(SessionDB(folder / "beside.db")) as db:
+    async with AsyncSessionDB(SessionDB(folder / "summary.db")) as db:
         calm = await _agent(db, "calm", said, slow, MANY)
         full = await _agent(db, "full", said, slow, TOKENS_A_MESSAGE * scale.extracted)
         # Both have counted their context, and the summary is under way.
@@ -63,14 +63,14 @@ async def _summary(scale: Scale, folder: Path) -> Figure:
         for _ in range(min(scale.turns, 60)):
             taken["calm"].append(await _turn(calm))
             taken["full"].append(await _turn(full))
-        assert len(await db.sessions("full")) == 1  # it is still being made
+        assert len(await db.sessions("full")) == 1  # The summary is not finished.
         await full.close()
-    return _added("agent.beside", "added to a turn by a 30 s summary beside it", taken)
+    return _added("agent.summary", "added to a turn by a concurrent 30 s summary", taken)
 
 
 async def _extract(scale: Scale, folder: Path) -> Figure:
-    """A turn while the extract of a full window is being made and committed, beside one while none is."""
-    said = list(map(_told, range(scale.extracted)))
+    """Compare turns during the extractive summary of a full window with turns without one."""
+    said = list(map(_message_text, range(scale.extracted)))
     async with AsyncSessionDB(SessionDB(folder / "extract.db")) as db:
         calm = await _agent(db, "calm", said, _Silent(), MANY)
         full = await _agent(db, "full", said, _Silent(), TOKENS_A_MESSAGE * scale.extracted)
@@ -84,7 +84,7 @@ async def _extract(scale: Scale, folder: Path) -> Figure:
         for _ in range(min(scale.turns, 60)):
             taken["calm"].append(await _turn(calm))
         assert len(await db.sessions("full")) == 2
-    return _added("agent.extract", f"added to a turn by an extract of {size:,} tokens beside it", taken)
+    return _added("agent.extract", f"added to a turn by a concurrent extract of {size:,} tokens", taken)
 
 
 async def _agent(
@@ -110,8 +110,8 @@ def _added(key: str, name: str, taken: dict[str, list[float]]) -> Figure:
     return Figure(key, name, "ms", max(added, 0.001), None, at_most(50, "value"), {"worst": worst})
 
 
-def _told(number: int) -> str:
-    """Some 160 tokens with things to keep in them; the same each time."""
+def _message_text(number: int) -> str:
+    """Return a text of about 160 tokens with facts to keep; the same for the same number."""
     chance = random.Random(number)
     words = [chance.choice(WORDS) + ("." if chance.random() < 0.1 else "") for _ in range(118)]
     asked = f"Please check pier {number}? " if number % 2 == 0 else ""

@@ -1,4 +1,4 @@
-"""Starting the program: `holdfast --version` beside an interpreter that does nothing."""
+"""Start-up of the program: `holdfast --version`, relative to a bare interpreter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
         return lambda _: subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder)
 
     bare, ours = start(sys.executable, "-c", "pass"), start(str(program), "--version")
-    timing.interleaved({"bare": bare, "holdfast": ours}, 1)
-    taken = timing.medians(timing.interleaved({"bare": bare, "holdfast": ours}, scale.starts))
-    beside = ("bare interpreter", taken["bare"] * 1e3)
-    yield Figure("version", "holdfast --version", "ms", taken["holdfast"] * 1e3, beside, at_most(2.5))
+    timing.interleave({"bare": bare, "holdfast": ours}, 1)
+    taken = timing.medians(timing.interleave({"bare": bare, "holdfast": ours}, scale.starts))
+    baseline = ("bare interpreter", taken["bare"] * 1e3)
+    yield Figure("version", "holdfast --version", "ms", taken["holdfast"] * 1e3, baseline, at_most(2.5))

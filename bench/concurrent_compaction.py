@@ -1,4 +1,4 @@
-"""Compaction under fire: what another client appends while a summary is being made stays in the context."""
+"""Messages that another client appends during a compaction stay in the context."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MESSAGES = 3
 
 
 def figures(scale: Scale, folder: Path) -> Iterator[Figure]:
-    path = folder / "fire.db"
+    path = folder / "store.db"
     with holdfast.SessionDB(path) as compactor, holdfast.SessionDB(path) as other:
         session = compactor.create_session(source="bench").id
         for number in range(20):
             other.append_message(session, role=systems.ROLES[number & 1], content=systems.text(number))
         kept = sum(_round(compactor, other, session, number) for number in range(scale.fire_rounds))
     total = scale.fire_rounds * MESSAGES
-    name = f"compaction under fire: kept of {total}"
+    name = f"kept of {total} messages appended during compactions"
     yield Figure("fire", name, "", kept, ("appended", total), at_least(1))
 
 

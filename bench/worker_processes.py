@@ -1,7 +1,7 @@
-"""Processes that do a job at the same moment. They are started once and serve every job of a run.
+"""Worker processes that run a job at the same time. They are started once and run every job of a section.
 
-A job is a generator: what comes before its one `yield` is preparation, what comes after begins in all
-processes at the same instant, and what it returns is the result.
+A job is a generator with one `yield`: the code before it prepares the job, the code after it starts in all processes at
+the same time, and the returned value is the result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEAD_START = 0.05
 PATIENCE = 120.0
 
 
-class Crew:
+class WorkerProcesses:
     def __init__(self, size: int) -> None:
         context = multiprocessing.get_context("spawn")
         pipes = [context.Pipe() for _ in range(size)]
@@ -42,7 +42,7 @@ class Crew:
                 process.kill()
 
     def run(self, job: Job, members: int, *arguments: Any) -> list[Any]:
-        """What job(index, *arguments) returned in each of the first `members` processes."""
+        """Return the results of job(index, *arguments) in each of the first `members` processes."""
         lines = self._lines[:members]
         for index, line in enumerate(lines):
             line.send((job, (index, *arguments)))
@@ -56,7 +56,7 @@ class Crew:
 
 def _answer(line: Connection) -> Any:
     if not line.poll(PATIENCE):
-        raise TimeoutError("a process of the bench does not answer")
+        raise TimeoutError("a worker process does not answer")
     answer = line.recv()
     if isinstance(answer, BaseException):
         raise answer
@@ -64,13 +64,13 @@ def _answer(line: Connection) -> Any:
 
 
 def _serve(line: Connection) -> None:
-    # A closed line means that the run is over, or was given up: nobody is left to tell anything.
+    # A closed connection means that the run ended or was cancelled.
     with suppress(EOFError, OSError):
         while True:
             job, arguments = line.recv()
             try:
                 answer = _do(job(*arguments), line)
-            except Exception as error:  # noqa: BLE001 - whatever it was, the run that asked must hear of it
+            except Exception as error:  # noqa: BLE001 -- it is raised again in the main process
                 answer = error
             line.send(answer)
 

@@ -1,4 +1,4 @@
-"""Tools of others: what fifty of them, from five servers, cost a turn that calls none."""
+"""MCP servers: the cost of fifty tools of five servers for a turn that calls none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RAW = Path(__file__).parent.parent / "tests" / "support" / "mcp_raw_server.py"
 
 
 async def figures(scale: Scale, folder: Path) -> Figure:
-    """A later turn with them, beside one without, in the same run."""
+    """Compare a later turn with the tools to one without."""
     command = {"command": sys.executable, "args": ("-I", str(_RAW), "ten")}
     wanted = [settings.ServerConfig(name=f"server{number}", **command) for number in range(SERVERS)]  # type: ignore[arg-type]
     async with (

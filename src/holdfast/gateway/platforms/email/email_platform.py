@@ -1,0 +1,141 @@
+"""The e-mail platform: receives the unread mail of a folder, and sends replies.
+
+A mail is marked as read after it is stored. After a crash in between, it is received again and recognised by its sender
+and id. A reply has the same id in each attempt, because SMTP servers do not recognise repeated mail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import imaplib
+import logging
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import aiosmtplib
+
+from holdfast import errors
+from holdfast.gateway import platform
+from holdfast.gateway.platforms import email
+from holdfast.gateway.platforms.email import imap_mailbox, inbound_mail, outbound_mail, sender_checks
+
+logger = logging.getLogger("holdfast.gateway")
+
+LIMIT = 100_000
+SMTP_SECONDS = 50.0
+SEEN, FLAGGED = b"\\Seen", b"\\Flagged"
+_WRONG_CREDENTIALS = frozenset({530, 534, 535, 538})
+"""Replies of SMTP servers that are temporary, because the operator corrects the password."""
+
+
+class EmailPlatform:
+    """A mailbox of the agent."""
+
+    limit = LIMIT
+
+    def __init__(self, name: str, wanted: email.EmailSettings, password: str) -> None:
+        self.name, self._settings, self._password = name, wanted, password
+        own = frozenset(each.lower() for each in (wanted.address, *wanted.aliases))
+        self._mailbox = inbound_mail.Mailbox(name, wanted.address, own, wanted.trusted_authserv)
+        self._ready, self._tls = asyncio.Event(), ssl.create_default_context()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    async def check_access(self) -> platform.AccessReport:
+        problems = list[platform.AccessProblem]()
+        try:
+            async with imap_mailbox.open_mailbox(self._settings, self._password, self._tls):
+                pass
+        except (imaplib.IMAP4.error, OSError) as error:
+            remedy = "Check `imap_host`, the port, the password and `folder`, and that IMAP is enabled for the mailbox."
+            problems.append(platform.AccessProblem(f"IMAP failed: {errors.quote(str(error))}", remedy))
+        try:
+            async with aiosmtplib.SMTP(**self._smtp_options):
+                pass
+        except (aiosmtplib.SMTPException, OSError) as error:
+            remedy = "Check `smtp_host`, the port and the password."
+            problems.append(platform.AccessProblem(f"SMTP failed: {errors.quote(str(error))}", remedy))
+        return platform.AccessReport("" if problems else self._settings.address, problems)
+
+    @property
+    def _smtp_options(self) -> dict[str, Any]:
+        wanted = self._settings
+        return {
+            "hostname": wanted.smtp_host,
+            "port": wanted.smtp_port,
+            "username": wanted.username or wanted.address,
+            "password": self._password,
+            "local_hostname": wanted.address.partition("@")[2],
+            "timeout": SMTP_SECONDS,
+            "use_tls": wanted.smtp_security == "tls",
+            "start_tls": wanted.smtp_security == "starttls",
+            "tls_context": self._tls,
+        }
+
+    async def run(self, handler: platform.Handler) -> None:
+        done = set[int]()
+        """Mails of this connection, which a server that does not keep flags would return again."""
+        async with imap_mailbox.open_mailbox(self._settings, self._password, self._tls) as opened:
+            while True:
+                while found := [uid for uid in await opened.unseen() if uid not in done]:
+                    for uid in found:
+                        await self._receive(handler, opened, uid)
+                        done.add(uid)
+                self._ready.set()
+                await opened.wait(self._settings.poll_seconds)
+
+    async def _receive(self, handler: platform.Handler, opened: imap_mailbox.ImapMailbox, uid: int) -> None:
+        """Pass a mail to the gateway. If that raises an error, the mail stays unread and is received again."""
+        limit, flags = self._settings.max_mail_kilobytes, [SEEN]
+        raw, size = await opened.fetch(uid, limit * 1_000)
+        note = inbound_mail.TOO_LARGE.format(size=size // 1_000, limit=limit) if size > limit * 1_000 else ""
+        try:
+            incoming = await asyncio.to_thread(inbound_mail.parse, raw, self._mailbox, note)
+        except sender_checks.IgnoredMail as reason:
+            logger.info("%s does not answer mail %d: %s", self.name, uid, reason)
+        except Exception:
+            # The border to text of strangers: the standard library raises many errors for malformed mail.
+            logger.exception("%s cannot read mail %d, which is marked as read and flagged", self.name, uid)
+            flags.append(FLAGGED)
+        else:
+            await handler.receive(incoming)
+        await opened.add_flags(uid, *flags)
+
+    async def send(self, delivery: platform.Delivery) -> str:
+        wanted, contents = self._settings, [await each.read() for each in delivery.files]
+        mail = await asyncio.to_thread(outbound_mail.build, delivery, wanted.address, contents)
+        with _translate_errors():
+            refused, _ = await aiosmtplib.send(
+                mail,
+                sender=wanted.address,
+                recipients=outbound_mail.recipients(delivery),
+                **self._smtp_options,
+            )
+        if refused:
+            logger.warning("%s: the server refused %d of the recipients of a mail", self.name, len(refused))
+        return str(mail["Message-ID"])
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Raise SendRefused or SendFailed for errors of the library."""
+    try:
+        yield
+    except aiosmtplib.SMTPRecipientsRefused as error:
+        worst = min(error.recipients, key=lambda each: each.code)
+        raise _sending_error(worst) from None
+    except aiosmtplib.SMTPResponseException as error:
+        raise _sending_error(error) from None
+    except (aiosmtplib.SMTPException, OSError, TimeoutError) as error:
+        raise errors.SendFailed(f"The mail server could not be used: {type(error).__name__}.") from error
+
+
+def _sending_error(error: aiosmtplib.SMTPResponseException) -> errors.HoldfastError:
+    text = f"The mail server answered: {error.code} {errors.quote(error.message)}"
+    is_about_mail = not isinstance(error, aiosmtplib.SMTPConnectError | aiosmtplib.SMTPHeloError)
+    if error.code >= 500 and is_about_mail and error.code not in _WRONG_CREDENTIALS:
+        return errors.SendRefused(text)
+    return errors.SendFailed(text)

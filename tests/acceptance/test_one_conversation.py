@@ -1,0 +1,239 @@
+"""One conversation at once from Matrix, the OpenAI SDK, an ACP client and the terminal, with processes killed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import openai
+import pytest
+
+from holdfast import AsyncSessionDB, SessionDB, content_parts, types
+from tests.acceptance.installation import Installed
+from tests.acceptance.test_acp_acpx import Client
+from tests.acceptance.tmux import Terminal
+from tests.support import cli_process, compaction, matrix_server, polling
+from tests.support.matrix_server import Person
+
+pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+
+ROUNDS, KILLS, TALK = 6, 2, "talk"
+SETTINGS = """\
+[gateway]
+busy = "queue"
+[gateway.limits]
+minute = 500
+[gateway.http]
+enabled = true
+port = {port}
+[gateway.matrix]
+homeserver = "{homeserver}"
+token_env = "MATRIX_TOKEN"
+invites = ["*:test"]
+[gateway.allow]
+matrix = ["{sender}"]
+"""
+
+
+class Gateway:
+    """The gateway program, which is killed and started again."""
+
+    def __init__(self, home: Path, token: str) -> None:
+        self._home, self._env = home, {"HOLDFAST_MODEL": "offline", "MATRIX_TOKEN": token}
+
+    def start(self) -> None:
+        with open(self._home / "gateway.log", "ab") as log:
+            self.process = subprocess.Popen(
+                [*cli_process.PROGRAM, "gateway"],
+                cwd=self._home,
+                env=cli_process.environment(self._home, self._env),
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def run_gateway(home: Path, token: str) -> Iterator[Gateway]:
+    gateway = Gateway(home, token)
+    gateway.start()
+    try:
+        yield gateway
+    finally:
+        gateway.kill()
+
+
+class Conversation:
+    """The log of the conversation, as another process reads it."""
+
+    def __init__(self, db: AsyncSessionDB, after: int) -> None:
+        self._db, self._after = db, after
+
+    async def messages(self) -> list[types.Message]:
+        return await self._db.transcript(TALK, self._after)
+
+    async def said(self) -> list[str]:
+        """Return the texts of the users."""
+        return [content_parts.text(each.content) for each in await self.messages() if each.role == "user"]
+
+    async def wait_answered(self, text: str) -> None:
+        """Wait until a message and, right after it, its reply are stored."""
+
+        async def is_answered() -> bool:
+            found = await self.messages()
+            pairs = itertools.pairwise(found)
+            return any(content_parts.text(one.content) == text and two.role == "assistant" for one, two in pairs)
+
+        await polling.until_async(is_answered, f"the reply to {text!r}", cli_process.PATIENCE)
+
+    async def wait_count(self, count: int) -> None:
+        """Wait until this many messages of users are stored."""
+
+        async def is_reached() -> bool:
+            return len(await self.said()) >= count
+
+        await polling.until_async(is_reached, f"{count} messages", cli_process.PATIENCE)
+
+
+async def talk_on_matrix(ann: Person, room: str) -> None:
+    for number in range(ROUNDS):
+        await ann.send(room, f"Matrix {number}")
+
+
+async def talk_by_http(port: int) -> list[str | None]:
+    """Send requests; one whose connection breaks is repeated with its key, and so is stored once."""
+    replies: list[str | None] = []
+    async with openai.AsyncOpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0) as client:
+        while len(replies) < ROUNDS:
+            number = len(replies)
+            try:
+                answer = await client.chat.completions.create(
+                    model="holdfast",
+                    messages=[{"role": "user", "content": f"HTTP {number}"}],
+                    extra_headers={"X-Conversation-Id": TALK, "Idempotency-Key": f"http-{number}"},
+                    timeout=cli_process.PATIENCE,
+                )
+            except (openai.APIConnectionError, openai.InternalServerError):
+                await asyncio.sleep(0.05)
+            else:
+                replies.append(answer.choices[0].message.content)
+    return replies
+
+
+def prompt(client: Client, text: str) -> str:
+    """Send a prompt by acpx; again if acpx did not wait long enough for its own background process to start."""
+    while True:
+        process = client.start("prompt", text)
+        out, err = process.communicate(timeout=cli_process.PATIENCE)
+        if process.returncode == 0:
+            return out
+        assert "queue owner failed to start" in err, (out, err)
+
+
+async def talk_in_the_editor(client: Client) -> None:
+    for number in range(ROUNDS):
+        assert "[done] end_turn" in await asyncio.to_thread(prompt, client, f"Editor {number}")
+        if number == ROUNDS // 2:
+            os.kill(await asyncio.to_thread(client.agent), signal.SIGKILL)
+
+
+async def talk_in_the_terminal(terminal: Terminal, conversation: Conversation) -> None:
+    for number in range(ROUNDS):
+        terminal.type(f"Terminal {number}")
+        await conversation.wait_answered(f"Terminal {number}")
+        if number == ROUNDS // 2:
+            terminal.type("/compact")
+
+
+async def kill_gateways(gateway: Gateway, conversation: Conversation) -> None:
+    for number in range(1, KILLS + 1):
+        await conversation.wait_count(number * 4 * ROUNDS // (KILLS + 2))
+        gateway.kill()
+        gateway.start()
+
+
+async def test_four_clients_share_one_conversation_while_processes_are_killed(
+    terminal: Terminal, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    data = tmp_path / "data"
+    data.mkdir(0o700)
+    with matrix_server.run(tmp_path_factory.mktemp("synapse")) as server:
+        bot = server.register("bot")
+        async with (
+            matrix_server.person(server, bot) as ann,
+            AsyncSessionDB(SessionDB(data / "holdfast.db")) as db,
+        ):
+            (data / "config.toml").write_text(
+                SETTINGS.format(port=port, homeserver=server.url, sender=ann.user_id), "utf-8"
+            )
+            await compaction.fill(db, 200)
+            conversation = Conversation(db, (await db.head(TALK)).last_seq)
+            with run_gateway(tmp_path, bot.token) as gateway:
+                # Open the conversation in all four places.
+                program = Installed(Path(), Path(sys.executable).parent)
+                terminal.open_shell(program, tmp_path, 120, 50, HOLDFAST_HOME=str(data), HOLDFAST_MODEL="offline")
+                terminal.type(f"clear; holdfast -r {TALK}")
+                terminal.wait_for(last=">")
+                terminal.type("/link")
+                (code,) = re.findall(r"/link ([A-Z0-9]{8})\b", terminal.wait_for("conversations.", last=">"))
+                room = await ann.open_room()
+                await ann.send(room, f"/link {code}")
+                await ann.replies(room, 1)
+                assert cli_process.run(tmp_path, "gateway", "link", "http", "local").code == 0
+                client = Client(tmp_path)
+                await asyncio.to_thread(client.run, "sessions", "new", "--resume-session", TALK)
+                try:
+                    *_, by_http = await asyncio.gather(
+                        talk_on_matrix(ann, room),
+                        talk_in_the_editor(client),
+                        talk_in_the_terminal(terminal, conversation),
+                        kill_gateways(gateway, conversation),
+                        talk_by_http(port),
+                    )
+                    await conversation.wait_count(4 * ROUNDS)
+                finally:
+                    await asyncio.to_thread(client.run, "sessions", "close")
+
+                # Replies go where the message came from, and all other chats see it.
+                surfaces = ("Matrix", "HTTP", "Editor", "Terminal")
+                said = {name: [f"{name} {number}" for number in range(ROUNDS)] for name in surfaces}
+                expected = [f"You elsewhere: {each}" for name in ("Editor", "Terminal") for each in said[name]]
+                expected += [f"You on http: {each}" for each in said["HTTP"]]
+                await polling.until_async(lambda: is_idle(db), "an empty queue", cli_process.PATIENCE)
+                # The reply to /link, the replies to Matrix, and the copies of other messages with their replies.
+                await ann.wait_for(lambda: len(ann.texts(room)) >= 1 + ROUNDS + 2 * len(expected))
+            screen = terminal.tmux("capture-pane", "-p", "-S", "-")
+            found = ann.texts(room)
+            assert sorted(each for each in found if each.startswith("You ")) == sorted(expected)
+            assert len(found) == 1 + ROUNDS + 2 * len(expected)
+            assert all(by_http)
+            assert [each for name in surfaces for each in said[name] if each not in screen] == [], screen
+
+            # One conversation, in which every message is stored once and answered once.
+            (head,) = await db.list_sessions()
+            messages = await conversation.messages()
+            assert sorted(await conversation.said()) == sorted(each for name in surfaces for each in said[name])
+            assert [each.role for each in messages].count("assistant") == 4 * ROUNDS
+            reasons = [each.end_reason for each in await db.sessions(TALK)]
+            assert (head.conversation_id, reasons) == (TALK, ["compression", None])
+            assert (await db.admin.fsck()).ok
+
+
+async def is_idle(db: AsyncSessionDB) -> bool:
+    facts = await db.mail.counts()
+    return not facts["arrivals_open"] and not facts["outgoing_open"]

@@ -1,0 +1,250 @@
+"""`holdfast gateway setup`: questions on a terminal, checks with the client libraries, and the files it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import stat
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from holdfast import config, errors
+from holdfast.cli import settings_edit
+from holdfast.gateway.platforms import plugins
+from tests.support import cli_in_process, cli_process, pty_terminal
+from tests.support.chat_services import Service, open_service
+from tests.support.cli_process import Configure, Holdfast
+
+SETTINGS = """\
+# mine\r
+model = 'offline'  # no key
+
+[gateway.{name}] # the bot
+{address}
+
+# last
+[limits]
+steps = 9
+"""
+WRONG = "123456:wrong"
+QUIET = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
+"""discord.py imports a deprecated module."""
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def settings_of(name: str, service: Service) -> str:
+    lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in service.address.items())
+    return SETTINGS.format(name=name, address=lines)
+
+
+async def in_terminal(
+    home: Path, *words: str, use: Callable[[pty_terminal.Terminal], None], **env: str
+) -> pty_terminal.Terminal:
+    """Use the program on a terminal, while the services of this event loop answer."""
+
+    def run() -> pty_terminal.Terminal:
+        with pty_terminal.open_terminal(
+            home, "gateway", "setup", *words, columns=200, env={**QUIET, **env}
+        ) as terminal:
+            use(terminal)
+            terminal.end()
+            return terminal
+
+    return await asyncio.to_thread(run)
+
+
+@pytest.mark.parametrize("name", ["telegram", "discord", "slack", "email"])
+async def test_setup_writes_settings_and_secrets_and_sends_a_message(
+    name: str, tmp_path: Path, configure: Configure
+) -> None:
+    async with open_service(name) as service:
+        file = configure(settings_of(name, service))
+
+        fields = plugins.load_guide(name).fields
+
+        def answer(terminal: pty_terminal.Terminal, secrets: Mapping[str, str], hint: str) -> None:
+            for field in fields:
+                is_optional = bool(field.variable) and not hint and not field.required
+                default = "" if field.variable else f" [{service.address[field.setting]}]"
+                terminal.wait_for(f"{field.label}{hint if field.variable else default}{' (optional)' * is_optional}: ")
+                terminal.type(f"{secrets.get(field.setting, '')}\r")
+
+        def use(terminal: pty_terminal.Terminal) -> None:
+            answer(terminal, dict.fromkeys(service.secrets, WRONG), "")
+            terminal.wait_for("problem: ")
+            terminal.wait_for("[retry]: ")
+            terminal.type("\r")
+            answer(terminal, service.secrets, " (Enter keeps the current value)")
+            terminal.wait_for(f"{name}: connected as {service.account}")
+            terminal.wait_for("pair later): ")
+            terminal.type(f"{service.sender}\r")
+
+        terminal = await in_terminal(tmp_path, name, use=use)
+        assert terminal.process.returncode == 0
+        assert f"A test message was sent to {service.sender}." in terminal.shown
+        assert any("The setup works" in text for text in service.server.texts())
+        assert not any(secret in terminal.raw for secret in (*service.secrets.values(), WRONG))
+
+        text, variables = file.read_bytes().decode(), file.with_name("gateway.env")
+        head, separator, rest = settings_of(name, service).partition(" # the bot\n")
+        added = "".join(f'{each.setting} = "{each.variable}"\n' for each in fields if each.variable)
+        assert text == f'{head}{separator}{added}{rest}\n[gateway.allow]\n{name} = ["{service.sender}"]\n'
+        assert (mode(file), mode(variables)) == (0o600, 0o600)
+        settings = config.load(cli_process.environment(tmp_path))
+        assert settings.gateway.allow == {name: [service.sender]}
+        assert sorted(settings.secrets.values()) == sorted(service.secrets.values())
+
+        run = partial(cli_process.run, tmp_path, "gateway", "setup", env=QUIET)
+        done = await asyncio.to_thread(run, "--check", "--json")
+        assert done.data == {"ok": True, "platforms": {name: {"account": service.account, "problems": []}}}
+        variables.write_text(settings_edit.set_variables("", dict.fromkeys(settings.secrets, WRONG)))
+        done = await asyncio.to_thread(run, name, "--check")
+        assert (done.code, "problem: " in done.out, "next: " in done.out) == (1, True, True)
+
+
+async def test_cancelled_setup_writes_nothing(tmp_path: Path, configure: Configure) -> None:
+    async with open_service("slack") as service:
+        file = configure(settings_of("slack", service))
+        before = file.read_bytes()
+
+        def use(terminal: pty_terminal.Terminal) -> None:
+            terminal.wait_for("xoxb-...): ")
+            terminal.type(f"{service.secrets['bot_token_env']}\r")
+            terminal.wait_for("xapp-...) (optional): ")
+            terminal.process.send_signal(signal.SIGINT)
+
+        terminal = await in_terminal(tmp_path, "slack", use=use)
+        assert terminal.process.returncode == 130
+        assert file.read_bytes() == before
+        assert [each.name for each in file.parent.iterdir()] == ["config.toml"]
+
+
+async def test_settings_can_be_saved_although_the_service_is_unreachable(tmp_path: Path, configure: Configure) -> None:
+    async with open_service("telegram") as service:
+        file = configure(settings_of("telegram", service))
+
+    def use(terminal: pty_terminal.Terminal) -> None:
+        for shown, typed in [
+            ("Token (Enter keeps the current value): ", service.secrets["token_env"]),
+            ("next: Check the network and `api_url`", ""),
+            ("[retry]: ", "save\r"),
+            ("pair later): ", "*\r"),
+            ("must be the id that the platform assigns", ""),
+            ("pair later): ", "42\r"),
+        ]:
+            terminal.wait_for(shown)
+            terminal.type(f"{typed}\r" if shown.startswith("Token") else typed)
+
+    terminal = await in_terminal(tmp_path, "telegram", use=use, TELEGRAM_TOKEN="1:other")
+    assert terminal.process.returncode == 0
+    assert "The test message was not sent: Telegram: " in terminal.shown
+    assert "TELEGRAM_TOKEN has another value in your environment" in terminal.shown
+    assert not any(secret in terminal.raw for secret in (service.secrets["token_env"], "1:other"))
+    assert 'telegram = ["42"]' in file.read_text()
+    assert service.secrets["token_env"] in file.with_name("gateway.env").read_text()
+
+
+async def test_platform_is_chosen_from_the_list_and_a_token_is_created(tmp_path: Path, home: Path) -> None:
+    def use(terminal: pty_terminal.Terminal) -> None:
+        terminal.wait_for("telegram  not configured")
+        terminal.wait_for("Platform: ")
+        terminal.type("http\r")
+        terminal.wait_for("Enter creates one): ")
+        terminal.type("\r")
+
+    terminal = await in_terminal(tmp_path, use=use)
+    assert terminal.process.returncode == 0
+    settings = config.load(cli_process.environment(tmp_path))
+    assert settings.gateway.http.tokens == {"me": "HOLDFAST_HTTP_TOKEN"}
+    (token,) = settings.secrets.values()
+    assert len(token) >= 32
+    assert token not in terminal.raw
+    assert not [each for each in home.iterdir() if each.name not in ("config.toml", "gateway.env")]
+
+
+# --- without a terminal ------------------------------------------------------------------------------
+
+
+def test_setup_without_terminal_prints_the_settings_to_add(holdfast: Holdfast, home: Path) -> None:
+    done = holdfast("gateway", "setup", "telegram")
+    assert done.code == 2
+    assert '\n[gateway.telegram]\ntoken_env = "TELEGRAM_TOKEN"\n' in done.err
+    assert f"TELEGRAM_TOKEN into the environment or {home}/gateway.env" in done.words
+    assert list(home.iterdir()) == []
+    assert "Name a platform." in holdfast("gateway", "setup").err
+    assert "There is no platform 'pigeon'" in holdfast("gateway", "setup", "pigeon").sentence
+    assert holdfast("gateway", "setup", "--json").code == 2
+    assert "slack is not configured" in holdfast("gateway", "setup", "slack", "--check").sentence
+
+
+def test_check_reports_variables_and_modes(holdfast: Holdfast, configure: Configure, home: Path) -> None:
+    configure("[gateway.http.tokens]\nann = 'ANN'\n[gateway.slack]\nbot_token_env = 'BOT'\napp_token_env = 'APP'\n")
+    (home / "gateway.env").write_text("BOT=xoxb-secret\n")
+    (home / "gateway.env").chmod(0o644)
+    done = holdfast("gateway", "setup", "--check")
+    assert done.code == 1
+    assert "ANN is not set." in done.out
+    assert "environment variable APP is not set" in done.out
+    assert "chmod 600" in done.out
+    assert "xoxb-secret" not in done.out + done.err
+
+
+# --- files -------------------------------------------------------------------------------------------
+
+
+EDITS: list[tuple[str, Mapping[tuple[str, ...], object], str]] = [
+    ("", {("gateway", "loopback", "socket"): "s"}, '[gateway.loopback]\nsocket = "s"\n'),
+    (
+        "[gateway]\nbusy = 'steer'\n\n# about limits\n[limits]\nsteps = 5",
+        {("gateway", "loopback", "socket"): "s"},
+        "[gateway]\nbusy = 'steer'\n\n# about limits\n[limits]\nsteps = 5\n\n[gateway.loopback]\nsocket = \"s\"\n",
+    ),
+    (
+        "[gateway.loopback] # a\nsocket = 's' # b\n[gateway.allow]\nx = [\n  1, # one\n]\n",
+        {("gateway", "loopback", "socket"): "t", ("gateway", "allow", "x"): [1, "2"]},
+        '[gateway.loopback] # a\nsocket = "t" # b\n[gateway.allow]\nx = [\n  1, # one\n  "2",\n]\n',
+    ),
+    (
+        "[ gateway . allow ] # a\n\n# about limits\n[limits]\nsteps = 5\n",
+        {("gateway", "allow", "x"): ["1"]},
+        '[ gateway . allow ] # a\nx = ["1"]\n\n# about limits\n[limits]\nsteps = 5\n',
+    ),
+    (
+        "[gateway.loopback]\r\nsocket = 's'\r\n",
+        {("gateway", "loopback", "socket"): "s"},
+        "[gateway.loopback]\r\nsocket = 's'\r\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "values", "expected"), EDITS)
+def test_edit_keeps_the_rest_of_the_file(text: str, values: Mapping[tuple[str, ...], object], expected: str) -> None:
+    assert settings_edit.set_values(text, values) == expected
+
+
+def test_edit_refuses_a_file_that_it_would_break() -> None:
+    with pytest.raises(errors.SettingInvalid, match="cannot be changed automatically"):
+        settings_edit.set_values("gateway = { busy = 'steer' }\n", {("gateway", "loopback", "socket"): "s"})
+
+
+def test_secrets_file_is_read_as_it_is_written(tmp_path: Path, configure: Configure) -> None:
+    secrets = {"A": "plain:1-2", "B": 'it\'s # "$HOME" \\ ü'}
+    text = settings_edit.set_variables("# mine\nexport A=old\n\nOTHER=x y\n", secrets)
+    assert text.startswith("# mine\n\nOTHER=x y\nA=plain:1-2\n")
+    assert dict(config.parse_variables(text)) == {"OTHER": "x y", **secrets}
+    file = configure("[gateway.http.tokens]\na = 'A'\nb = 'B'\n").with_name("gateway.env")
+    file.write_text(text)
+    assert config.load(cli_process.environment(tmp_path)).secrets == secrets
+    assert config.load(cli_process.environment(tmp_path, {"A": "set", "B": ""})).secrets == {**secrets, "A": "set"}
+    file.write_text("A='hidden\n")
+    with pytest.raises(errors.SettingInvalid, match="line 1 has a quotation mark") as raised:
+        config.load(cli_process.environment(tmp_path))
+    assert "hidden" not in str(raised.value)
+    assert "line 1" in cli_in_process.run(tmp_path, "gateway", "setup", "http", "--check").sentence

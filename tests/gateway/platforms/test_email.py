@@ -1,0 +1,704 @@
+"""E-mail: threads, senders, loops, files and failures, with a mail server on loopback and the real client libraries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any, cast
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+from imapclient import exceptions
+
+from holdfast import AsyncSessionDB, content_parts, errors, types
+from holdfast.agent import memory
+from holdfast.gateway import access, gateway, platform
+from holdfast.gateway.platforms import plugins
+from holdfast.gateway.platforms.email import inbound_mail, mail_text, sender_checks
+from holdfast.model import ScriptedModel
+from holdfast.model import base as models
+from tests.support import compaction, gateways, tls
+from tests.support.approvals import Shell, shell_reply
+from tests.support.email_server import AGENT, ANN, AUTHSERV, BEN, MailServer, parse, text_of, write
+from tests.support.polling import until_async
+
+PASS = f"{AUTHSERV}; dmarc=pass header.from=example.org"
+PNG = b"\x89PNG\r\n\x1a\n pixels"
+MAILBOX = inbound_mail.Mailbox("email", AGENT, frozenset({AGENT}), AUTHSERV)
+
+
+@pytest.fixture
+async def mail_server() -> AsyncIterator[MailServer]:
+    async with MailServer().run() as running:
+        yield running
+
+
+class RecordingHandler:
+    """Records the messages of the platform, or fails to store them."""
+
+    def __init__(self) -> None:
+        self.received: list[platform.Incoming] = []
+        self.error: errors.StoreError | None = None
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+        self.go.set()
+
+    async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
+        self.reached.set()
+        await self.go.wait()
+        if self.error is not None:
+            raise self.error
+        self.received.append(incoming)
+        return None
+
+
+@asynccontextmanager
+async def open_recorded(mail_server: MailServer, **given: Any) -> AsyncIterator[RecordingHandler]:
+    """Run the platform with a handler that records its messages."""
+    chat, handler = mail_server.platform(**given), RecordingHandler()
+    running = asyncio.create_task(chat.run(cast("platform.Handler", handler)))
+    await chat.wait_ready()
+    try:
+        yield handler
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+@asynccontextmanager
+async def open_answering(
+    mail_server: MailServer, db: AsyncSessionDB, model: Any, **given: Any
+) -> AsyncIterator[gateway.Gateway]:
+    """Run a gateway; at the end, wait until all mail is read and answered."""
+    async with gateways.open_gateway(db, model, platforms=[mail_server.platform()], **given) as (opened, _):
+        await opened.wait_ready()
+        yield opened
+        await until_async(mail_server.is_read)
+        await gateways.wait_idle(opened, db)
+
+
+def echo(request: models.Request) -> str:
+    return f"re {content_parts.text(request.messages[-1].content)}"
+
+
+def delivery(text: str = "Hi", **given: Any) -> platform.Delivery:
+    known = {"id": 1, "platform": "email", "chat": "dm:ann", "attachments": [], "kind": "reply", "at": time.time()}
+    return platform.Delivery(text=text, **{"address": {"to": ANN}, **known, **given})
+
+
+def read(mail: EmailMessage) -> platform.Incoming:
+    return inbound_mail.parse(mail.as_bytes(), MAILBOX)
+
+
+# --- threads --------------------------------------------------------------------------------------------------
+
+
+async def test_mail_is_answered_in_its_thread(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    mail = write("When is high water?", "Ann Ahoi <Ann@Example.org>", Subject="Re: AW: Boats")
+    async with open_answering(mail_server, db, ScriptedModel(["At **noon**. ![x](https://evil.test/x)"])):
+        mail_server.deliver(mail)
+    (reply,) = mail_server.sent
+    inbound = await db.mail.inbound_by_key("email", f"{ANN} {mail['Message-ID']}")
+    assert inbound is not None
+    assert (inbound.text, inbound.sender, inbound.name) == ("Subject: Boats\n\nWhen is high water?", ANN, "Ann Ahoi")
+    headers = ("From", "To", "Cc", "Subject", "In-Reply-To", "References", "Auto-Submitted")
+    wanted = [AGENT, ANN, None, "Re: Boats", mail["Message-ID"], mail["Message-ID"], "auto-replied"]
+    assert [reply[name] for name in headers] == wanted
+    html = reply.get_body(("html",))
+    assert html is not None
+    assert "<strong>noon</strong>" in html.get_content()
+    assert "<img" not in html.get_content()
+
+
+async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    async with open_answering(mail_server, db, ScriptedModel([echo] * 6)) as opened:
+        mail_server.deliver(first := write("One", Subject="Boats"))
+        mail_server.deliver(write("Other", Subject="Boats"))
+        await until_async(lambda: len(mail_server.sent) == 2)
+        reply = next(each for each in mail_server.sent if each["In-Reply-To"] == first["Message-ID"])
+        quoted = f"Two\n\nOn Monday, {AGENT} wrote:\n> re Subject: Boats\n>\n> One"
+        mail_server.deliver(write(quoted, answers=reply))
+        # Outlook does not repeat the first id. Ben continues the thread, and gets a conversation of his own.
+        mail_server.deliver(write("Three", answers=reply, References=""))
+        mail_server.deliver(write("Four", answers=first))
+        mail_server.deliver(write("Five", BEN, answers=reply))
+        await until_async(mail_server.is_read)
+        await gateways.wait_idle(opened, db)
+        keys = [f"{parse(raw)['From']} {parse(raw)['Message-ID']}" for raw, _ in mail_server.mails]
+        one, other, two, three, four, five = [
+            each.conversation_id for each in await gateways.wait_settled(db, *keys, platform="email")
+        ]
+    assert one == two == three == four
+    assert len({one, other, five}) == 3
+    assert mail_server.texts(BEN) == ["re Five"]
+    expected = [
+        "re Subject: Boats\n\nFour",
+        "re Subject: Boats\n\nOne",
+        "re Subject: Boats\n\nOther",
+        "re Three",
+        "re Two",
+    ]
+    assert sorted(each.replace("\r", "") for each in mail_server.texts()) == expected
+
+
+async def test_mail_to_several_people_is_a_group(mail_server: MailServer) -> None:
+    many = ", ".join(f"p{number}@example.org" for number in range(inbound_mail.MAX_OTHERS + 1))
+    async with open_recorded(mail_server, aliases=["Help@holdfast.test"]) as handler:
+        mail_server.deliver(write("direct", to=f"help@holdfast.test, {ANN}"))
+        mail_server.deliver(write("hidden", to="undisclosed-recipients:;"))
+        mail_server.deliver(write("group", to=f"{AGENT}, {BEN}", Cc="Cy <cy@example.org>"))
+        mail_server.deliver(write("for information", to=BEN, Cc=AGENT))
+        mail_server.deliver(write("many", Cc=many))
+        await until_async(mail_server.is_read)
+    found = [(each.text, each.kind, len(each.chat), each.address.get("cc")) for each in handler.received]
+    assert found == [
+        ("direct", "dm", 2, None),
+        ("hidden", "dm", 2, None),
+        ("group", "group", 1, [BEN, "cy@example.org"]),
+        ("many", "group", 1, None),
+    ]
+
+
+async def test_reply_in_a_group_goes_to_all_recipients(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    mail_server.refused = {"cy@example.org": "550 No such user"}
+    async with open_answering(mail_server, db, ScriptedModel(["Hello."])):
+        mail_server.deliver(write("Hi", Cc=f"{BEN}, cy@example.org"))
+    assert [(each["To"], each["Cc"]) for each in mail_server.sent] == [(ANN, f"{BEN}, cy@example.org")]
+    assert mail_server.recipients == [[ANN, BEN]]
+
+
+async def test_webhook_reply_begins_a_thread(mail_server: MailServer) -> None:
+    chat = mail_server.platform()
+    await chat.send(delivery("# The build ended\nwith 0.", address={"chat": ANN}))
+    (sent,) = mail_server.sent
+    assert (sent["To"], sent["Subject"], sent["Auto-Submitted"]) == (ANN, "The build ended", "auto-generated")
+    replies = [read(write("Why?", answers=sent)), read(write("Why?", answers=sent, References=""))]
+    assert len({each.chat for each in replies}) == 1
+    with pytest.raises(errors.SendRefused, match="not a mail address"):
+        await chat.send(delivery(address={"chat": "ann"}))
+
+
+# --- receipt --------------------------------------------------------------------------------------------------
+
+
+async def test_mail_is_marked_as_read_after_it_is_stored(mail_server: MailServer) -> None:
+    async with open_recorded(mail_server) as handler:
+        handler.go.clear()
+        uid = mail_server.deliver(write("Hi"))
+        await handler.reached.wait()
+        assert not mail_server.flags(uid)
+        handler.go.set()
+        await until_async(lambda: mail_server.flags(uid) == {"\\Seen"})
+
+
+async def test_mail_that_could_not_be_stored_is_received_again(mail_server: MailServer) -> None:
+    chat, handler = mail_server.platform(), RecordingHandler()
+    handler.error = errors.StoreError("The disk is full.")
+    mail_server.deliver(write("Hi"))
+    with pytest.raises(errors.StoreError):
+        await chat.run(cast("platform.Handler", handler))
+    assert not mail_server.is_read()
+    async with open_recorded(mail_server) as again:
+        assert mail_server.is_read()
+    assert [each.text for each in again.received] == ["Hi"]
+
+
+async def test_mail_received_again_is_answered_once(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    mail_server.lost_commands = ["UID STORE", "UID STORE"]  # The mail is stored, and not marked as read.
+    async with open_answering(mail_server, db, ScriptedModel(["One.", "Two."])):
+        mail_server.deliver(mail := write("Hi"))
+        mail_server.deliver(mail)  # Another copy, for example by an alias.
+    assert mail_server.texts() == ["One."]
+    assert mail_server.commands.count("LOGIN") == 3
+
+
+async def test_lost_connection_is_opened_again(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    async with open_answering(mail_server, db, ScriptedModel([echo, echo])):
+        mail_server.disconnect()
+        mail_server.deliver(write("One"))
+        await until_async(lambda: mail_server.texts() == ["re One"])
+        mail_server.lost_commands = ["UID FETCH"]
+        mail_server.deliver(write("Two"))
+    assert mail_server.texts() == ["re One", "re Two"]
+
+
+async def test_new_mail_ends_the_wait(mail_server: MailServer) -> None:
+    async with open_recorded(mail_server, poll_seconds=1_000) as handler:
+        for text in ("One", "Two"):
+            await until_async(lambda: mail_server.idle)
+            mail_server.deliver(write(text))
+            # The client library misses reports that arrive together with the answer to IDLE.
+            await until_async(lambda: mail_server.announce() or mail_server.is_read())
+    assert [each.text for each in handler.received] == ["One", "Two"]
+
+
+async def test_server_without_idle_is_polled(mail_server: MailServer) -> None:
+    mail_server.capabilities = "IMAP4rev1"
+    async with open_recorded(mail_server, poll_seconds=0.01) as handler:
+        mail_server.deliver(write("Hi"))
+        await until_async(lambda: handler.received)
+
+
+async def test_connections_are_encrypted_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    authority = tls.Authority(tmp_path)
+    options = {f"{name}_host": "localhost" for name in ("imap", "smtp")} | {"imap_security": "tls"}
+    async with MailServer(authority.context("localhost")).run() as server:
+        options["smtp_security"] = "starttls"
+        chat = server.platform(**options)
+        with pytest.raises(errors.SendFailed, match="could not be used"):  # The certificate is not trusted.
+            await chat.send(delivery())
+        with pytest.raises(OSError, match="certificate verify failed"):
+            await chat.run(cast("platform.Handler", RecordingHandler()))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
+        async with open_recorded(server, **options) as handler:
+            server.deliver(write("Hi"))
+            await until_async(lambda: handler.received)
+        chat = server.platform(**options)
+        await chat.send(delivery())
+        monkeypatch.delenv("SSL_CERT_FILE")  # The certificates are loaded once.
+        await chat.send(delivery())
+        assert server.texts() == ["Hi", "Hi"]
+
+
+async def test_wrong_password_is_an_error_without_the_password(mail_server: MailServer) -> None:
+    wrong = plugins.load({"email": {**mail_server.settings(), "password_env": "WRONG"}}, {"WRONG": "wrong-secret"})[0]
+    with pytest.raises(exceptions.LoginError) as refused:
+        await wrong.run(cast("platform.Handler", RecordingHandler()))
+    with pytest.raises(errors.SendFailed, match="535") as failed:
+        await wrong.send(delivery())
+    assert "wrong-secret" not in f"{refused.value} {failed.value}"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"trusted_authserv": ""}, "set `trusted_authserv`"),
+        ({"accept_forged_senders": True}, "set `trusted_authserv`"),
+        ({"imap_host": "mail.example.org"}, "must be encrypted"),
+        ({"smtp_host": "mail.example.org"}, "must be encrypted"),
+        ({"address": "Agent <agent@example.org>"}, "mail addresses"),
+        ({"aliases": ["*"]}, "mail addresses"),
+        ({"pass": "x"}, "unknown field"),
+    ],
+)
+async def test_invalid_settings_are_refused(given: dict[str, Any], message: str, mail_server: MailServer) -> None:
+    with pytest.raises(errors.SettingInvalid, match=message):
+        mail_server.platform(**given)
+
+
+# --- senders --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("results", "is_authentic"),
+    [
+        pytest.param([PASS], True, id="DMARC"),
+        pytest.param(
+            ["MX.Holdfast.TEST 1 (c);\r\n spf=fail; dmarc = pass (p=x) header.from=Example.org"], True, id="syntax"
+        ),
+        pytest.param([f"{AUTHSERV}; dkim=pass header.d=example.org"], True, id="DKIM"),
+        pytest.param([f"{AUTHSERV}; dkim=pass header.i=@example.org header.s=s"], True, id="DKIM identity"),
+        pytest.param(
+            [f"{AUTHSERV}; dkim=fail header.d=a; dkim/1=pass header.d=example.org"], True, id="two signatures"
+        ),
+        pytest.param(["other.test; dmarc=fail", PASS], True, id="other server above"),
+        pytest.param([], False, id="none"),
+        pytest.param(["evil.test; dmarc=pass header.from=example.org"], False, id="other server"),
+        pytest.param([f"{AUTHSERV}.evil.test; dmarc=pass header.from=example.org"], False, id="longer name"),
+        pytest.param([f"{AUTHSERV}; dmarc=fail header.from=example.org", PASS], False, id="injected below"),
+        pytest.param([f"{AUTHSERV}; none", PASS], False, id="injected below no result"),
+        pytest.param([f"{AUTHSERV}; spf=pass (open", PASS], False, id="injected below unclosed comment"),
+        pytest.param([f"{AUTHSERV}; dmarc=pass header.from=evil.test"], False, id="other domain"),
+        pytest.param([f"{AUTHSERV}; dmarc=pass"], False, id="no domain"),
+        pytest.param([f"{AUTHSERV}; dmarc=fail; dkim=pass header.d=example.org"], False, id="DMARC decides"),
+        pytest.param([f"{AUTHSERV}; dmarc=pass header.from=example.org; dmarc=fail"], False, id="two DMARC results"),
+        pytest.param(
+            [f"{AUTHSERV}; dkim=pass header.d=evil.test; spf=pass smtp.mailfrom=a@example.org"], False, id="SPF"
+        ),
+        pytest.param([f"{AUTHSERV}; dkim=pass header.d=org"], False, id="parent domain"),
+        pytest.param([f"{AUTHSERV}; dkim=none (dkim=pass header.d=example.org)"], False, id="comment"),
+        pytest.param(
+            [f'{AUTHSERV}; spf=pass smtp.mailfrom="; dmarc=pass header.from=example.org;"@e.test'], False, id="quoted"
+        ),
+        pytest.param(
+            [f"{AUTHSERV}; spf=none =?utf-8?q?;_dmarc=3Dpass_header.from=3Dexample.org?="], False, id="encoded"
+        ),
+        pytest.param([f"{AUTHSERV} dmarc=pass header.from=example.org"], False, id="no separator"),
+    ],
+)
+def test_sender_needs_the_result_of_the_receiving_server(results: list[str], is_authentic: bool) -> None:
+    headers = "".join(f"Authentication-Results: {each}\r\n" for each in results)
+    raw = f"{headers}From: {ANN}\r\nTo: {AGENT}\r\n\r\nHi\r\n".encode()
+    if is_authentic:
+        assert inbound_mail.parse(raw, MAILBOX).sender == ANN
+    else:
+        with pytest.raises(sender_checks.IgnoredMail, match="did not authenticate"):
+            inbound_mail.parse(raw, MAILBOX)
+    assert inbound_mail.parse(raw, MAILBOX._replace(authserv="")).sender == ANN
+
+
+@hypothesis.given(strategies.text(strategies.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=60))
+def test_text_of_the_sender_in_results_authenticates_nothing(text: str) -> None:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("(", "\\(").replace(")", "\\)")
+    inside = f"{escaped}; dmarc=pass header.from=example.org;"
+    header = f'{AUTHSERV}; spf=pass ({inside}) smtp.mailfrom="{inside}"@evil.test; dmarc=fail header.from=example.org'
+    message = EmailMessage()
+    message.add_header("Authentication-Results", header)
+    with pytest.raises(sender_checks.IgnoredMail):
+        sender_checks.check_authentic(message, ANN, AUTHSERV)
+
+
+@pytest.mark.parametrize(
+    ("value", "sender"),
+    [
+        (ANN, ANN),
+        (f"<{ANN}>", ANN),
+        (f"Ann B. Ahoi <{ANN}>", ANN),
+        (f'"{BEN}" <{ANN}>', ANN),
+        (f"=?utf-8?q?{BEN.replace('@', '=40')}_=3C{BEN.replace('@', '=40')}=3E?= <{ANN}>", ANN),
+        (f'"\\" <{BEN}>" <{ANN}>', ANN),
+        (f"{BEN} <{ANN}>", None),
+        (f"<{ANN}> {BEN}", None),
+        (f"{ANN}, {BEN}", None),
+        (f"{ANN}\r\nFrom: {BEN}", None),
+        (f"People: {ANN};", None),
+        (f"<{ANN}>\0<{BEN}>", None),
+        (f"{ANN} (<{BEN}>)", None),
+        (f"<@evil.test:{ANN}>", None),
+        (f"{ANN}@evil.test", None),
+        ('"a b"@example.org', None),
+        ("=?utf-8?q?ann=40example.org?=", None),
+        ("\u0430nn@example.org", None),
+        ("", None),
+    ],
+)
+def test_sender_is_exactly_one_plain_address(value: str, sender: str | None) -> None:
+    raw = f"Authentication-Results: {PASS}\r\nFrom: {value}\r\nTo: {AGENT}\r\n\r\nHi\r\n".encode()
+    if sender is not None:
+        assert inbound_mail.parse(raw, MAILBOX).sender == sender
+    else:
+        with pytest.raises(sender_checks.IgnoredMail):
+            inbound_mail.parse(raw, MAILBOX)
+
+
+async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    checks = [access.Access(db, access.Rules(allow={"email": frozenset({ANN})}))]
+    async with open_answering(mail_server, db, ScriptedModel(["Hello."]), checks=checks):
+        mail_server.deliver(write("forged", Authentication_Results=f"{AUTHSERV}; dmarc=fail header.from=example.org"))
+        mail_server.deliver(write("/help", Authentication_Results=""))
+        mail_server.deliver(write("stranger", BEN))
+        mail_server.deliver(write("stranger in a group", "cy@example.org", Cc=ANN))
+        mail_server.deliver(write("authentic"))
+    assert mail_server.texts() == ["Hello."]
+    (code,) = mail_server.texts(BEN)
+    assert "pairing code" in code
+    assert len(mail_server.sent) == 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Auto-Submitted": "auto-replied"},
+        {"Auto-Submitted": "auto-generated; type=x"},
+        {"Precedence": "bulk"},
+        {"Precedence": "LIST"},
+        {"Precedence": "junk"},
+        {"X-Auto-Response-Suppress": "All"},
+        {"X-Auto-Response-Suppress": "OOF, AutoReply"},
+        {"List-Id": "Boats <boats.example.org>"},
+        {"List-Unsubscribe": "<mailto:x@example.org>"},
+        {"X-Autoreply": "yes"},
+        {"Return-Path": "<>"},
+        {"Content-Type": "multipart/report; report-type=delivery-status"},
+        {"From": f"Agent <{AGENT.upper()}>"},
+        {"From": "MAILER-DAEMON@example.org"},
+        {"From": "no-reply@example.org"},
+        {"From": "noreply+x@example.org"},
+        {"From": "bounces-7@example.org"},
+    ],
+    ids=str,
+)
+def test_mail_of_programs_is_not_answered(headers: dict[str, str]) -> None:
+    known = {"Authentication-Results": PASS, "From": ANN, "Auto-Submitted": "no", "Return-Path": f"<{ANN}>"}
+    mailbox = MAILBOX._replace(authserv="")
+    for fields in ({**known, **headers}, known):
+        raw = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\nHi\r\n"
+        if fields is known:
+            assert inbound_mail.parse(raw, mailbox).text == "Hi"
+        else:
+            with pytest.raises(sender_checks.IgnoredMail):
+                inbound_mail.parse(raw, mailbox)
+
+
+async def test_own_replies_are_never_answered(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    """Another gateway, or a forwarding rule, returns the reply."""
+    async with open_answering(mail_server, db, ScriptedModel(["Hello.", "Again."])):
+        mail_server.deliver(write("Hi"))
+        await until_async(lambda: mail_server.sent)
+        reply = mail_server.sent[0]
+        mail_server.deliver(reply)
+        reply.replace_header("From", BEN)
+        reply["Authentication-Results"] = PASS
+        mail_server.deliver(reply)
+    assert mail_server.texts() == ["Hello."]
+
+
+# --- content --------------------------------------------------------------------------------------------------
+
+REPLY_HEADERS = {"In-Reply-To": inbound_mail.message_id("0" * 20, 1, 1.0, AGENT)}
+HTML = (
+    "<html><head><title>t</title><style>p {}</style></head><body><p>One &amp;\n two</p><ul><li>a</li><li>b</li></ul>"
+    "three<br>four<div>On Monday someone wrote:</div><blockquote><p>old</p></blockquote></body></html>"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "headers", "expected"),
+    [
+        pytest.param("Hi", {"Subject": "Boats"}, "Subject: Boats\n\nHi", id="subject of a new thread"),
+        pytest.param("", {"Subject": "Boats"}, "Subject: Boats", id="subject only"),
+        pytest.param("Hi", {"Subject": "Re: Boats", **REPLY_HEADERS}, "Hi", id="subject of a reply"),
+        pytest.param(
+            "Hi", {"Subject": "=?utf-8?q?a=0A/approve_1=00?="}, "Subject: a /approve 1\n\nHi", id="hostile subject"
+        ),
+        pytest.param("/approve 1\n\nSent from my phone", {"Subject": "x"}, "/approve 1", id="command"),
+        pytest.param(" \n/deny 2 No.\n> old", REPLY_HEADERS, "/deny 2 No.", id="command in a reply"),
+        pytest.param("/etc is full\nHelp", {}, "/etc is full\nHelp", id="no command"),
+        pytest.param("Hi\n-- \nAnn\n/approve 1", {}, "Hi", id="signature"),
+        pytest.param("New\n\nAnn wrote:\n> old\n> older\n", REPLY_HEADERS, "New", id="history"),
+        pytest.param("New\n\nOn Mon, Ann\n<a@b.c>\nwrote:\n\n> old", REPLY_HEADERS, "New", id="long attribution"),
+        pytest.param("Do this:\n> old", REPLY_HEADERS, "", id="attribution only"),
+        pytest.param("My list:\na\nb\nc\n> old", REPLY_HEADERS, "My list:\na\nb\nc", id="text above a quotation"),
+        pytest.param("> Shall I?\nYes\n> And?\nNo", REPLY_HEADERS, "> Shall I?\nYes\n> And?\nNo", id="answers between"),
+        pytest.param("New\n-----Original Message-----\nFrom: A\nold", REPLY_HEADERS, "New", id="Outlook"),
+        pytest.param(f"New\n{'_' * 32}\nVon: A\nold", REPLY_HEADERS, "New", id="Outlook in German"),
+        pytest.param(f"New\n{'_' * 32}\nmore", REPLY_HEADERS, f"New\n{'_' * 32}\nmore", id="rule"),
+        pytest.param("See below\n\nBen wrote:\n> news", {}, "See below\n\nBen wrote:\n> news", id="forwarded"),
+        pytest.param(
+            HTML,
+            {"Content-Type": "text/html"},
+            "One & two\n- a\n- b\nthree\nfour\nOn Monday someone wrote:\n> old",
+            id="HTML",
+        ),
+        pytest.param(
+            HTML,
+            {"Content-Type": "text/html", **REPLY_HEADERS},
+            "One & two\n- a\n- b\nthree\nfour\nOn Monday someone wrote:",
+            id="HTML reply",
+        ),
+        pytest.param("a\0b\x1b[2J\r\nc", {}, "ab[2J\nc", id="control characters"),
+    ],
+)
+def test_text_is_the_new_part_of_the_body(text: str, headers: dict[str, str], expected: str) -> None:
+    fields = {"Authentication-Results": PASS, "From": ANN, "To": AGENT, **headers}
+    raw = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\n" + text.encode()
+    assert inbound_mail.parse(raw, MAILBOX).text == expected
+
+
+@pytest.mark.parametrize("line", ["x\n", "\n"])
+def test_history_of_a_long_mail_is_removed_in_linear_time(line: str) -> None:
+    # Quadratic time exceeds the timeout of the test.
+    text = "New" + line * (mail_text.MAX_PARSED // len(line) - 50) + "\nEnd"
+    is_removed = mail_text.strip_history(f"{text}\n\nAnn wrote:\n> old") == text
+    is_refused = mail_text.strip_history(too_long := line * mail_text.MAX_PARSED + "\n> old") == too_long
+    assert (is_removed, is_refused) == (True, True)
+
+
+NESTED = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n) for n in range(2_000))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        pytest.param(b"Content-Type: text/plain; charset=no-such\r\n\r\nHi \xff", id="unknown charset"),
+        pytest.param(b"Content-Type: text/plain; charset=punycode\r\n\r\nHi", id="slow codec"),
+        pytest.param(b"Content-Type: text/plain; charset=rot13\r\n\r\nHi", id="codec that is no charset"),
+        pytest.param(b"Content-Type: text/plain; charset=utf-16\r\n\r\nHi\0", id="undecodable"),
+        pytest.param(b"Content-Transfer-Encoding: base64\r\n\r\n!!!!", id="bad base64"),
+        pytest.param(b"Content-Type: multipart/mixed\r\n\r\nHi", id="no boundary"),
+        pytest.param(b"Content-Type: multipart/alternative; boundary=x\r\n\r\n--x\r\n\r\nHi", id="unclosed part"),
+        pytest.param(NESTED, id="nested parts"),
+        pytest.param(
+            b"Content-Type: text/html\r\n\r\n" + b"<!--" * 200_000 + b"--><b " * 90_000 + b"<!" * 90_000,
+            id="unclosed HTML",
+        ),
+        pytest.param(b"Subject: =?utf-8?b?////?= =?x?q?=FF?=\r\n\r\nHi", id="bad encoded words"),
+        pytest.param(b"Subject: " + b"=?utf-8?q?a?= " * 5_000 + b"\r\n\r\nHi", id="long subject"),
+        pytest.param(b"Subject: \xff\xfe\xed\xa0\x80\r\n\r\n\xed\xa0\x80Hi", id="surrogates"),
+        pytest.param(b"X-Long: " + b"a" * 200_000 + b"\r\n\r\nHi", id="long headers"),
+        pytest.param(b"References: " + b"<a@b> " * 9_000 + b"<" + b"c" * 3_000 + b">\r\n\r\nHi", id="many references"),
+        pytest.param(b"Message-ID: <a\0b>\r\nIn-Reply-To: <<>>\r\n\r\nHi", id="bad ids"),
+        pytest.param(b"Message-ID: =?utf-8?q?=3Cx=0AFrom=3A_evil=3E?=\r\n\r\nHi", id="encoded id"),
+        pytest.param(b"Content-Disposition: attachment; filename*=utf-8''..%2F%00%ff\r\n\r\nHi", id="file name"),
+        pytest.param(b"Cc: " + b"(" * 3_000 + b"\r\n\r\nHi", id="nested comments"),
+        pytest.param(b"", id="no body"),
+    ],
+)
+async def test_hostile_mail_stops_nothing(rest: bytes, mail_server: MailServer, db: AsyncSessionDB) -> None:
+    head = f"Authentication-Results: {PASS}\r\nFrom: Eve\0 <{BEN}>\r\nTo: {AGENT}\r\n".encode().replace(b"\0", b"")
+    async with open_answering(mail_server, db, ScriptedModel(["Hello."] * 2)):
+        mail_server.deliver(head + rest)
+        mail_server.deliver(write("Hi"))
+    assert mail_server.texts() == ["Hello."]
+    for mail in mail_server.sent:
+        assert all("evil" not in str(value) for value in mail.values())
+
+
+async def test_mail_that_cannot_be_parsed_is_flagged(
+    mail_server: MailServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: object) -> Any:
+        raise IndexError("a bug of the parser")
+
+    monkeypatch.setattr(mail_text, "read_parts", fail)
+    with caplog.at_level(logging.ERROR):
+        async with open_recorded(mail_server):
+            uid = mail_server.deliver(write("Hi"))
+            await until_async(lambda: mail_server.flags(uid) == {"\\Seen", "\\Flagged"})
+    assert "cannot read mail 1" in caplog.text
+
+
+async def test_files_are_received(mail_server: MailServer) -> None:
+    mail = write("Look")
+    mail.add_alternative("<p>Look</p>", subtype="html")
+    mail.add_attachment(PNG, maintype="image", subtype="png", filename="a.png")
+    mail.add_attachment("words", filename="b.txt")
+    mail.add_attachment(write("inner", Subject="x"))
+    mail.add_attachment(b"s", maintype="application", subtype="pgp-signature")
+    two = EmailMessage()
+    two.set_content("below", disposition="inline")
+    mail.attach(two)
+    async with open_recorded(mail_server, max_mail_kilobytes=20) as handler:
+        mail_server.deliver(mail)
+        mail_server.deliver(write("x" * 30_000, Subject="Big"))
+        await until_async(lambda: len(handler.received) == 2)
+    first, second = handler.received
+    assert first.text == "Look\n\nbelow"
+    assert [(each.media_type, each.name) for each in first.attachments] == [
+        ("image/png", "a.png"),
+        ("text/plain", "b.txt"),
+        ("message/rfc822", ""),
+    ]
+    assert first.attachments[0].data == PNG
+    assert b"inner" in first.attachments[2].data
+    assert (second.text, second.attachments) == (
+        f"Subject: Big\n\n{inbound_mail.TOO_LARGE.format(size=31, limit=20)}",
+        (),
+    )
+
+
+async def test_files_are_sent(mail_server: MailServer) -> None:
+    async def content() -> bytes:
+        return PNG
+
+    files = (platform.OutgoingFile("a.png", "image/png", len(PNG), "d", content),)
+    await mail_server.platform().send(delivery("Look", files=files))
+    (sent,) = mail_server.sent
+    assert text_of(sent) == "Look"
+    assert [(each.get_filename(), each.get_content()) for each in sent.iter_attachments()] == [("a.png", PNG)]
+
+
+async def test_approval_is_answered_by_a_reply(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    shell, model = Shell(), ScriptedModel([shell_reply("make"), "Done."])
+    async with open_answering(mail_server, db, model, tools=[shell.tool]):
+        mail_server.deliver(write("Build it.", Subject="Build"))
+        await until_async(lambda: mail_server.sent)
+        (question,) = mail_server.sent
+        await gateways.wait_sent(db)
+        assert "/approve 1" in text_of(question)
+        mail_server.deliver(write("/approve 1\n\nSent from my phone", answers=question))
+        await until_async(lambda: "Done." in mail_server.texts())
+    assert shell.ran == ["make"]
+
+
+# --- sending --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "refused", "error"),
+    [
+        ("451 Try again", "", errors.SendFailed),
+        ("421 Shutting down", "", errors.SendFailed),
+        ("552 Too large", "", errors.SendRefused),
+        ("", "450 Mailbox busy", errors.SendFailed),
+        ("", "550 No such user", errors.SendRefused),
+        ("lose", "", errors.SendFailed),
+    ],
+)
+async def test_answer_of_the_server_is_final_or_retried(
+    failure: str, refused: str, error: type[errors.HoldfastError], mail_server: MailServer
+) -> None:
+    mail_server.failures = [failure] if failure else []
+    mail_server.refused = {ANN: refused} if refused else {}
+    with pytest.raises(error):
+        await mail_server.platform().send(delivery())
+
+
+async def test_unreachable_server_is_retried() -> None:
+    server = MailServer()
+    async with server.run():
+        chat = server.platform()
+    with pytest.raises(errors.SendFailed, match="could not be used"):
+        await chat.send(delivery())
+
+
+async def test_failed_reply_is_sent_again_with_the_same_id(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    mail_server.failures = ["451 Try again", "lose"]
+    async with open_answering(mail_server, db, ScriptedModel(["Hello."])):
+        mail_server.deliver(write("Hi"))
+    assert mail_server.texts() == ["Hello."] * 2
+    assert len({each["Message-ID"] for each in mail_server.sent}) == 1
+
+
+# --- everything at once ---------------------------------------------------------------------------------------
+
+
+class Echo:
+    """Repeats the last message, and finds nothing to remember in reviews."""
+
+    name, window = "echo/model", compaction.WINDOW
+
+    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
+        yield models.ContentDelta("nothing" if request.system == memory.INSTRUCTIONS else echo(request))
+        yield models.FinishDelta("stop")
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_everything_at_once_continues_one_conversation_and_answers_each_message_once(
+    mail_server: MailServer, db: AsyncSessionDB
+) -> None:
+    await compaction.fill(db, owner="email:ann%40example.org")
+    first = write("One")
+    thread = inbound_mail.digest(first["Message-ID"])
+    await db.bind_route(f"agent:main:email:dm:ann%40example.org:{thread}", "talk", version=0)
+    summarize, started, proceed = compaction.blocked_summary()
+    options = {"summarizer": compaction.FakeSummarizer(summarize), "remembers": True, "reviews": True}
+    async with open_answering(mail_server, db, Echo(), **options) as opened:
+        mail_server.deliver(first)
+        await started.wait()
+        mails = [first, *(write(text, answers=first) for text in ("Two", "Three", "Four")), write("Five", BEN)]
+        for mail in mails[1:]:
+            mail_server.deliver(mail)
+        mail_server.lost_commands = ["UID STORE"]
+        mail_server.failures = ["451 Try again"]
+        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
+        opened.router.wake()
+        for mail in mails:  # Every mail arrives again, and the connection is lost.
+            mail_server.deliver(mail)
+        mail_server.disconnect()
+        proceed.set()
+        keys = [f"{mail['From']} {mail['Message-ID']}" for mail in mails]
+        found = await gateways.wait_settled(db, *keys, platform="email")
+    assert [each.outcome for each in found] == ["answered"] * len(mails)
+    replies = [each for each in mail_server.texts() if "The build ended" not in each]
+    assert (replies, len(mail_server.texts())) == (["re One", "re Two", "re Three", "re Four"], 5)
+    assert mail_server.texts(BEN) == ["re Five"]
+    assert {each.conversation_id for each in found[:4]} == {"talk"}
+    assert (await db.admin.fsck()).ok

@@ -1,0 +1,317 @@
+"""/link: one person uses the same conversations from several chats and the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import AsyncSessionDB, events, types
+from holdfast.gateway import commands, gateway, platform, routes, worker
+from holdfast.model import ScriptedModel
+from holdfast.runtime import linked_chats
+from holdfast.store.mail import contacts
+from tests.support import gateways, http_gateway, memory_platform, runtimes
+from tests.support.gateways import texts, wait_settled
+
+
+class Phone(memory_platform.MemoryPlatform):
+    """A chat of one person on one platform: each message is answered before the next."""
+
+    count = 0
+
+    async def ask(self, text: str, **fields: Any) -> str:
+        """Send a message and return the reply, which is the next message that is not a copy."""
+        self.count += 1
+        known = len(self.sent)
+        await self.say(text, key=str(self.count), **fields)
+        await self.replies(known + 1)
+        return self.sent[-1].text
+
+    async def link(self, other: Phone) -> str:
+        """Link another chat to this one, and return the reply there."""
+        return await other.ask(f"/link {find_code(await self.ask('/link'))}")
+
+
+def find_code(text: str) -> str:
+    (code,) = re.findall(rf"/link ([{contacts.CODE_ALPHABET}]{{8}})", text)
+    return str(code)
+
+
+@asynccontextmanager
+async def open_phones(db: AsyncSessionDB, **given: Any) -> AsyncIterator[tuple[gateway.Gateway, Phone, Phone]]:
+    one, two = Phone("red"), Phone("blue")
+    model = ScriptedModel([f"Reply {number}." for number in range(1, 20)])
+    async with gateways.open_gateway(db, model, platforms=[one, two], **given) as (opened, _):
+        yield opened, one, two
+
+
+async def test_linked_chats_share_the_conversation_and_show_the_turns_of_each_other(db: AsyncSessionDB) -> None:
+    async with open_phones(db, poll=60.0) as (_, red, blue):
+        assert await red.ask("Hello") == "Reply 1."
+        assert (await red.link(blue)).startswith("Linked. This chat continues in: Hello")
+        await blue.ask("And from here")
+        assert texts(await red.replies(4))[2:] == ["You on blue: And from here", "Reply 2."]
+        await red.ask("Back again")
+        assert texts(await blue.replies(4))[2:] == ["You on red: Back again", "Reply 3."]
+        (head,) = await db.list_sessions()
+        assert (head.owner, head.last_seq) == ("red:local", 6)
+
+
+async def test_link_off_separates_the_chat_at_once(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        assert await blue.ask("/link off") == commands.UNLINKED
+        assert await blue.ask("/link off") == commands.NOT_LINKED
+        assert "Hello" not in await blue.ask("/sessions")
+        await blue.ask("On my own")
+        await red.ask("Alone")
+        assert [text for text in texts(red.sent) if "On my own" in text] == []
+        assert sorted(head.owner for head in await db.list_sessions()) == ["blue:local", "red:local"]
+
+
+async def test_chat_of_an_unlinked_sender_does_not_continue_the_conversation(db: AsyncSessionDB) -> None:
+    """An operator removes the link while the route still leads to the conversation."""
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        await db.contacts.unlink("blue", "local")
+        await blue.ask("Who am I?")
+        (settled,) = await wait_settled(db, str(blue.count), platform="blue")
+        conversation = await db.conversation(settled.conversation_id or "")
+        assert (conversation.owner, conversation.last_seq) == ("blue:local", 2)
+
+
+async def test_first_chat_ends_the_links_to_it_and_keeps_its_conversation(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        assert await red.ask("/link off") == commands.UNLINKED_OTHERS
+        await red.ask("Still here")
+        await blue.ask("Who am I?")
+        assert await db.contacts.links() == []
+        assert {head.owner: head.last_seq for head in await db.list_sessions()} == {"red:local": 4, "blue:local": 2}
+
+
+async def test_link_off_ends_the_links_to_a_chat_whose_own_link_was_changed(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        await db.contacts.link("red", "local", "")
+        assert await red.ask("/link off") == f"{commands.UNLINKED_OTHERS}\n{commands.UNLINKED}"
+        assert await db.contacts.links() == []
+
+
+async def test_new_code_neither_changes_nor_restores_a_link(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        find_code(await blue.ask("/link"))
+        assert await db.contacts.linked_owner("blue", "local") == "red:local"
+        stale = await db.mail.inbound_by_key("blue", str(blue.count))
+        assert stale is not None
+        assert stale.linked_owner == "red:local"
+        await db.contacts.unlink("blue", "local")
+        async with opened.runtimes.use(routes.principal_of(stale)) as found:
+            assert await commands._link(found, opened.router._worker.bindings, stale) == commands.LINK_CHANGED
+        assert await db.contacts.linked_owner("blue", "local") == "blue:local"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_queued_message_is_refused_after_the_link_to_its_conversation_was_removed(
+    begun: bool, db: AsyncSessionDB
+) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        await blue.ask("Linked")
+    (head,) = await db.list_sessions()
+    last = await db.mail.inbound_by_key("blue", str(blue.count))
+    assert last is not None
+    terms = [] if begun else [msgspec.to_builtins(platform.Terms(conversation_id=head.id))]
+    fields = {name: getattr(last, name) for name in ("platform", "route", "home", "chat", "sender", "address")}
+    queued, _ = await db.mail.add_inbound(types.NewInboundMessage(**fields, key="queued", text="Hi", parts=terms))
+    if begun:
+        lease = await db.mail.acquire_chat_lease(last.route, 60.0)
+        await db.mail.begin_inbound(lease, queued.id, head.id)
+        await db.mail.release_chat_lease(lease)
+    await db.contacts.unlink("blue", "local")
+    async with open_phones(db) as (_, _, blue):
+        (settled,) = await wait_settled(db, "queued", platform="blue")
+        assert (settled.outcome, texts(await blue.replies(1))) == ("refused", [worker.NO_ACCESS])
+    assert (await db.conversation(head.id)).last_seq == 4
+
+
+async def test_message_in_a_group_does_not_stop_the_copies_of_a_direct_turn(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        (head,) = await db.list_sessions()
+        async with opened.runtimes.use(routes.Principal("red:local", "red:local", linked=True)) as found:
+            await red.ask("In the group", chat="choir", kind="group")
+            await found.submit(head.id, events.Submit("In private"))
+        assert texts(await blue.replies(3))[1] == "You elsewhere: In private"
+
+
+async def test_direct_chat_is_not_copied_to_a_group(db: AsyncSessionDB) -> None:
+    group = {"chat": "choir", "kind": "group"}
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("In the group", **group)
+        (head,) = await db.list_sessions()
+        await red.ask("Hello")
+        await red.link(blue)
+        await red.ask(f"/resume {head.id}")
+        await red.ask("In private")
+        await gateways.wait_idle(opened, db)
+        assert [each.text for each in red.sent if each.address["chat"] == "choir"] == ["Reply 1."]
+
+
+@pytest.mark.parametrize("access", ["denied", "forgotten", "not allowed by the settings", "unlinked"])
+async def test_sender_without_access_gets_no_copies(access: str, db: AsyncSessionDB) -> None:
+    revoked = set[str]()
+
+    async def may_speak(_platform: str, sender: str) -> bool:
+        return sender not in revoked
+
+    async with open_phones(db, may_speak=may_speak) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        match access:
+            case "denied":
+                await db.contacts.deny("blue", "local")
+            case "forgotten":
+                await db.contacts.delete("blue", "local")
+            case "unlinked":
+                await db.contacts.unlink("blue", "local")
+            case _:
+                revoked.add("local")
+        await red.ask("Between us")
+        await gateways.wait_idle(opened, db)
+        assert [text for text in texts(blue.sent) if "Between us" in text] == []
+
+
+@pytest.mark.parametrize("owner", ["red:local", "green:local", "", None])
+async def test_queued_copy_is_sent_only_while_its_recipient_is_linked_to_its_owner(
+    owner: str | None, db: AsyncSessionDB
+) -> None:
+    await db.create_session("talk", source="test", owner="red:local")
+    if owner is not None:
+        await db.contacts.link("blue", "local", owner)
+    address = {"chat": "local", linked_chats.RECIPIENT: "local"}
+    copy = types.NewOutgoing(platform="blue", chat="dm:local", address=address, text="Between us", kind="notice")
+    await db.mail.post(copy, key="copy:1", conversation_id="talk")
+    async with open_phones(db) as (opened, _, blue):
+        await gateways.wait_idle(opened, db)
+        assert texts(blue.sent) == (["Between us"] if owner == "red:local" else [])
+
+
+async def test_turns_are_not_copied_to_a_chat_that_other_people_joined(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def is_direct(_: Phone, address: dict[str, Any]) -> bool:
+        return address["chat"] not in joined
+
+    joined = set[str]()
+    monkeypatch.setattr(Phone, "is_direct", is_direct, raising=False)
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        await red.ask("Only you")
+        assert texts(await blue.replies(3))[1:] == ["You on red: Only you", "Reply 2."]
+        joined.add(blue.sent[-1].address["chat"])
+        await red.ask("Between us")
+        await gateways.wait_idle(opened, db)
+        assert len(blue.sent) == 3
+
+
+async def test_notices_are_not_sent_to_an_unlinked_chat(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        await blue.ask("From here")
+        (head,) = await db.list_sessions()
+        await db.contacts.unlink("blue", "local")
+        known = len(blue.sent)
+        await db.mail.add_inbox_entry(head.conversation_id, "n1", "The build ended with 0.", kind="process")
+        opened.router.wake()
+        await red.ask("Back")  # The notice is answered before this message.
+        await gateways.wait_idle(opened, db)
+        assert await db.mail.inbox_entries(head.conversation_id) == []
+        assert len(blue.sent) == known
+
+
+@pytest.mark.parametrize("line", ["/link", "/link ABCDEFGH", "/link off"])
+async def test_groups_cannot_be_linked_and_do_not_use_a_link(line: str, db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        group = {"chat": "choir", "kind": "group"}
+        assert await blue.ask(line, **group) == commands.DIRECT_ONLY
+        assert "Hello" not in await blue.ask("/sessions", **group)
+
+
+async def test_wrong_code_changes_nothing(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        await blue.ask("Mine")
+        assert await blue.ask("/link AAAAAAAA") == "The code is wrong, used or too old. Get a new one."
+        assert await db.contacts.links() == []
+        await blue.ask("Still mine")
+        assert {head.last_seq for head in await db.list_sessions()} == {2, 4}
+
+
+async def test_link_shares_notes_but_neither_grants_nor_rights(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.ask("/memory add Prefers trains.")
+        await db.permissions.grant("red:local", "shell", by="test")
+        await red.link(blue)
+        assert "Prefers trains." in await blue.ask("/memory")
+        assert "shell" not in await blue.ask("/permissions")
+        async with opened.runtimes.use(routes.Principal("blue:local", "red:local", linked=True)) as found:
+            assert (found.owner, found.approvals.owner) == ("red:local", "blue:local")
+
+
+async def test_turns_of_the_terminal_are_copied_to_linked_chats(db: AsyncSessionDB) -> None:
+    model = ScriptedModel(["From home.", "x" * 5_000])
+    async with open_phones(db, poll=0.02) as (_, red, _blue), runtimes.open_runtime(db, model) as terminal:
+        await terminal.submit("talk", events.Submit("Start"))
+        code = find_code(await runtimes.answer_text(terminal, "/link"))
+        assert (await red.ask(f"/link {code}")).startswith("Linked.")
+        assert await red.ask("From the road") == "Reply 1."
+        await terminal.submit("talk", events.Submit("Any news?"))
+        *_, asked, answer = texts(await red.replies(4))
+        assert (asked, answer[:3]) == ("You elsewhere: Any news?", "xxx")
+        assert answer.endswith(linked_chats.SHORTENED.format(seq=6))
+        (head,) = await db.list_sessions()
+        assert (head.conversation_id, head.owner, head.last_seq) == ("talk", "", 6)
+
+
+async def test_linked_token_opens_a_conversation_of_the_terminal_over_http(db: AsyncSessionDB) -> None:
+    id_ = "20261118_120000_abcdef"
+    await db.create_session(id_, source="cli")
+    await db.append_message(id_, role="user", content="Hello")
+    chosen = {**http_gateway.ANN, "x-conversation-id": id_}
+    async with http_gateway.open_web(db, ScriptedModel(["Yes."] * 3)) as web:
+        assert (await web.ask("Are you there?", headers=chosen)).status_code == 404
+        await db.contacts.link("http", "ann", "")
+        assert http_gateway.text_of(await web.ask("Are you there?", headers=chosen)) == "Yes."
+        await db.contacts.unlink("http", "ann")
+        assert (await web.ask("And now?", headers=chosen)).status_code == 404
+    assert (await db.conversation(id_)).last_seq == 3
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_unlinked_token_does_not_continue_a_chat_of_the_terminal(named: bool, db: AsyncSessionDB) -> None:
+    chosen = {**http_gateway.ANN, **({"x-conversation-id": "work"} if named else {})}
+    async with http_gateway.open_web(db, ScriptedModel([f"Reply {number}." for number in range(5)])) as web:
+        await db.contacts.link("http", "ann", "")
+        await web.ask("One", headers=chosen)
+        await db.contacts.unlink("http", "ann")
+        await web.ask("One", "Reply 0.", "Two", headers=chosen)
+        assert {head.owner for head in await db.list_sessions()} == {"", "http:ann"}
