@@ -158,6 +158,12 @@ async def talk_in_the_terminal(terminal: Terminal, conversation: Conversation) -
             terminal.type("/compact")
 
 
+def shown_messages(terminal: Terminal) -> list[str]:
+    """Return the messages of users on the screen and in its scrollback."""
+    screen = terminal.tmux("capture-pane", "-p", "-S", "-")
+    return [line.removeprefix("> ").rstrip() for line in screen.splitlines() if line.startswith("> ")]
+
+
 async def kill_gateways(gateway: Gateway, conversation: Conversation) -> None:
     for number in range(1, KILLS + 1):
         await conversation.wait_count(number * 4 * ROUNDS // (KILLS + 2))
@@ -217,12 +223,15 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
                 await polling.until_async(lambda: is_idle(db), "an empty queue", cli_process.PATIENCE)
                 # The reply to /link, the replies to Matrix, and the copies of other messages with their replies.
                 await ann.wait_for(lambda: len(ann.texts(room)) >= 1 + ROUNDS + 2 * len(expected))
-            screen = terminal.tmux("capture-pane", "-p", "-S", "-")
+            await polling.until_async(
+                lambda: not (set(itertools.chain(*said.values())) - set(shown_messages(terminal))),
+                "the terminal showing every message",
+                cli_process.PATIENCE,
+            )
             found = ann.texts(room)
             assert sorted(each for each in found if each.startswith("You ")) == sorted(expected)
             assert len(found) == 1 + ROUNDS + 2 * len(expected)
             assert all(by_http)
-            assert [each for name in surfaces for each in said[name] if each not in screen] == [], screen
 
             # One conversation, in which every message is stored once and answered once.
             (head,) = await db.list_sessions()
