@@ -134,6 +134,15 @@ async def wait_idle(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
     await until_async(is_idle)
 
 
+async def wait_compacted(db: AsyncSessionDB, conversation_id: str) -> None:
+    """Wait until a compaction of the conversation, which may run in the background, was committed."""
+
+    async def is_compacted() -> bool:
+        return len(await db.sessions(conversation_id)) > 1
+
+    await until_async(is_compacted)
+
+
 async def wait_sent(db: AsyncSessionDB) -> None:
     """Wait until the outbox is empty."""
 
