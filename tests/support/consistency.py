@@ -6,6 +6,7 @@ the same checks are one prepared statement on a connection that stays open; fsck
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ def _looking(target: str) -> Iterator[Tx]:
         yield cast("Tx", _Look(connection))
 
 
-_KEPT = 4  # the stores of a run are few, and each is used again and again
+_KEPT = 4  # A run has few stores, and uses each one repeatedly.
 _open: dict[tuple[int, str], psycopg.Connection[tuple[Any, ...]]] = {}
 
 
@@ -85,6 +86,15 @@ def _connection(pid: int, target: str) -> psycopg.Connection[tuple[Any, ...]]:
     if connection is None or connection.closed:
         connection = psycopg.connect(target, autocommit=True)
     _open[pid, target] = connection
-    for key in [key for key in _open if key[0] == pid][:-_KEPT]:
-        _open.pop(key).close()
+    _close(pid, keep=_KEPT)
     return connection
+
+
+def _close(pid: int, keep: int) -> None:
+    """Close the connections that a process opened, except the newest ones."""
+    own = [key for key in _open if key[0] == pid]
+    for key in own[: len(own) - keep]:
+        _open.pop(key).close()
+
+
+atexit.register(lambda: _close(os.getpid(), keep=0))
