@@ -9,7 +9,7 @@ JOBS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test acceptance lint types bench chaos pictures docs lock clean
+.PHONY: help run test acceptance coverage lint types bench chaos pictures docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -39,6 +39,11 @@ test: lint types ## run lint, types and every test
 
 acceptance: $(VENV)/dev.stamp ## drive the installed program with foreign clients and servers
 	@$(BIN)/python -m pytest tests/acceptance -rs
+
+coverage: $(VENV)/dev.stamp ## run every test and print line and branch coverage per package
+	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --ignore=tests/acceptance --cov --cov-report= \
+	  --cov-report=json:coverage.json
+	@$(BIN)/python -m tests.support.coverage_table coverage.json
 
 lint: $(VENV)/dev.stamp ## ruff: lint and format
 	@$(BIN)/ruff check .
