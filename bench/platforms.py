@@ -1,25 +1,34 @@
 """Chat platforms: latency, idle memory and throughput of the gateway program, relative to its loopback socket.
 
 The gateway runs as a process with one platform, and without the rate limits of that platform. The server of the
-platform is a fake on loopback in this process, so its work is part of the latency; the client library is the real one.
-The model answers at once.
+platform is a fake on loopback in this process, for Matrix a real Synapse, so its work is part of the latency; the
+client library is the real one. The model answers at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from tests.support import discord_server, polling, postgres, slack_server, telegram_server
+from tests.support import (
+    discord_server,
+    email_server,
+    matrix_server,
+    polling,
+    postgres,
+    slack_server,
+    telegram_server,
+)
 
 from bench import provider, timing
 from bench.figures import Figure
@@ -30,7 +39,7 @@ SETTINGS = """\
 enabled = false
 [gateway]
 grace = 0
-allow = {{telegram = ["*"], discord = ["*"], slack = ["*"]}}
+allow = {{telegram = ["*"], discord = ["*"], slack = ["*"], email = ["*"], matrix = ["*"]}}
 limits = {{minute = 100000, day = 100000, person_minute = 100000, person_day = 100000}}
 [gateway.http]
 enabled = false
@@ -160,11 +169,63 @@ async def _slack(_: Path) -> AsyncIterator[Users]:
         yield users
 
 
+@asynccontextmanager
+async def _email(_: Path) -> AsyncIterator[Users]:
+    logging.getLogger("mail.log").setLevel(logging.ERROR)  # The server warns about itself.
+    async with email_server.MailServer().run() as server:
+        accept = server.handle_DATA
+
+        async def say(user: int) -> None:
+            thread = f"<{user}@example.org>"  # Each user has one conversation.
+            server.deliver(email_server.write("And then?", f"u{user}@example.org", References=thread))
+
+        async def accept_counted(*arguments: Any) -> str:
+            users.count()
+            return await accept(*arguments)
+
+        server.handle_DATA = accept_counted  # type: ignore[method-assign]
+        table = [f"{key} = {json.dumps(value)}" for key, value in server.settings().items()]
+        users = Users("\n".join(["[gateway.email]", *table]), {"PASSWORD": email_server.PASSWORD}, say)
+        yield users
+
+
+@asynccontextmanager
+async def _matrix(folder: Path) -> AsyncIterator[Users]:
+    """The homeserver is a real one, so its work is part of the latency."""
+    with matrix_server.run(folder) as server:
+        bot, rooms = server.register("bot"), dict[int, str]()
+        async with matrix_server.person(server, bot) as ann:
+
+            async def receive() -> None:
+                while True:
+                    known = len(ann.events)
+                    await ann.receive(30)
+                    for each in ann.events[known:]:
+                        content = each["content"].get("m.new_content", each["content"])
+                        if each["sender"] == bot.user_id and content.get("body") == provider.TEXT:
+                            users.count()
+
+            async def say(user: int) -> None:
+                if user not in rooms:
+                    rooms[user] = (await ann.client.room_create(invite=[bot.user_id])).room_id
+                    path = f"/_matrix/client/v3/join/{rooms[user]}"
+                    await asyncio.to_thread(server.request, "POST", path, {}, bot.token)
+                await ann.send(rooms[user], "And then?")
+
+            settings = f"[gateway.matrix]\nhomeserver = '{server.url}'\ntoken_env = 'TOKEN'\ndraft_seconds = 60"
+            users = Users(settings, {"TOKEN": bot.token}, say)
+            receiving = asyncio.create_task(receive())
+            yield users
+            receiving.cancel()
+
+
 PLATFORMS: dict[str, Callable[[Path], AbstractAsyncContextManager[Users]]] = {
     "loopback": _loopback,
     "telegram": _telegram,
     "discord": _discord,
     "slack": _slack,
+    "email": _email,
+    "matrix": _matrix,
 }
 
 
@@ -173,8 +234,10 @@ PLATFORMS: dict[str, Callable[[Path], AbstractAsyncContextManager[Users]]] = {
 UNLIMITED = {
     "loopback": "pass",
     "telegram": "from holdfast.gateway.platforms.telegram import bot; bot.PACE = platform.Pace()",
-    "discord": "from holdfast.gateway.platforms import discord; discord.Discord.pace = platform.Pace()",
+    "discord": "from holdfast.gateway.platforms import discord; discord.DiscordPlatform.pace = platform.Pace()",
     "slack": "from holdfast.gateway.platforms import slack; slack.Slack.pace = platform.Pace()",
+    "email": "pass",
+    "matrix": "pass",
 }
 
 
@@ -208,12 +271,20 @@ async def _running(
                 stderr=subprocess.DEVNULL,
             ) as process:
                 try:
-                    while not (await asyncio.to_thread(notifications.recv, 4096)).startswith(b"READY=1"):
-                        pass
+                    await asyncio.to_thread(_wait_ready, process, notifications)
                     await polling.until_async(users.is_connected)
                     yield users, process.pid
                 finally:
                     process.kill()
+
+
+def _wait_ready(process: subprocess.Popen[bytes], notifications: socket.socket) -> None:
+    notifications.settimeout(1.0)
+    received = b""
+    while not received.startswith(b"READY=1"):
+        with suppress(TimeoutError):
+            received = notifications.recv(4096)
+        assert process.poll() is None, f"the gateway ended: {process.args}"
 
 
 async def _measure(

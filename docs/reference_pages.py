@@ -111,7 +111,7 @@ def join(parts: Iterable[str]) -> str:
 def cli_page() -> str:
     intro = (
         "`holdfast` alone opens the [chat](../guides/chat.md). `holdfast COMMAND --help` prints what this page says "
-        "about a command. Exit codes: 0, 1 (failure), 2 (usage error), 130 (interrupted)."
+        "about a command. Exit codes: 0, 1 (failure), 2 (usage error or invalid settings), 130 (interrupted)."
     )
     sections = [_command(context) for context in command_tree()]
     return join(["# Command line", intro, *sections])

@@ -27,6 +27,7 @@ hypothesis.settings.register_profile("quick", derandomize=True, max_examples=60,
 hypothesis.settings.register_profile("chaos", max_examples=3000, stateful_step_count=80, print_blob=True, **_COMMON)
 hypothesis.settings.load_profile(os.environ.get("HOLDFAST_TEST_PROFILE", "quick"))
 
+pytest.register_assert_rewrite("tests.support.platform_contract")
 
 MEMORY = "/dev/shm"
 ENOUGH = 2 << 30  # bytes; a container may have next to none

@@ -26,12 +26,9 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_import_loads_neither_database_nor_codec() -> None:
+def test_names_are_loaded_on_demand() -> None:
     heavy = {"apsw", "msgspec", "asyncio", "holdfast.store.db", "holdfast.types"}
     assert loaded_by("import holdfast; holdfast.__version__").isdisjoint(heavy)
-
-
-def test_names_are_loaded_on_demand() -> None:
     assert {"apsw", "msgspec"} <= loaded_by("from holdfast import SessionDB")
     assert "apsw" not in loaded_by("from holdfast import errors, types")
 

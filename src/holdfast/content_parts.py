@@ -4,7 +4,8 @@ A message stores its content as text or as a list of JSON objects, which this mo
 unknown type are skipped by readers and kept by the store.
 
 Two types are plain text for a model: a `note`, which users are not shown (such as the date), and a `cut`, which states
-why a reply ended early. A text with `notice` was written by a program and not by a user.
+why a reply ended early. A text with `notice` was written by a program and not by a user. A text with `quoted` has `> `
+before each line for a model, so that it cannot imitate a note.
 """
 
 from __future__ import annotations
@@ -70,6 +71,11 @@ def notice(text: str, kind: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "notice": kind}
 
 
+def quoted(text: str) -> dict[str, Any]:
+    """Return a text part whose lines are marked for the model as those of a user."""
+    return {"type": "text", "text": text, "quoted": True}
+
+
 def notice_kind(content: types.Content) -> str:
     """Return the kind of a notice; empty for a message of a user."""
     kinds = (part.get("notice") for part in content) if isinstance(content, list) else ()
@@ -90,15 +96,15 @@ def parse(content: types.Content) -> tuple[Part, ...]:
     """Return the known parts of a content, as a model sees them."""
     if isinstance(content, str):
         return (Text(content),) if content else ()
-    return tuple(part for part in map(_part, content) if part is not None)
+    return tuple(part for part in map(_part, map(_quote, content)) if part is not None)
 
 
 def text(content: types.Content) -> str:
     """Return the text of a content, without notes and reasoning."""
     if isinstance(content, str):
         return content
-    shown = [part for part in content if part.get("type") != "note"]
-    return "".join(part.text for part in parse(shown) if isinstance(part, Text))
+    shown = map(_part, (part for part in content if part.get("type") != "note"))
+    return "".join(part.text for part in shown if isinstance(part, Text))
 
 
 def mark_success(result: types.Content) -> types.Content:
@@ -122,6 +128,12 @@ def encode(parts: Sequence[Part]) -> types.Content:
     if all(isinstance(part, Text) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, Text))
     return [msgspec.to_builtins(part) for part in parts]
+
+
+def _quote(given: dict[str, Any]) -> dict[str, Any]:
+    if not (given.get("quoted") and isinstance(text := given.get("text"), str)):
+        return given
+    return {**given, "text": "".join(f"> {line}\n" for line in text.splitlines())}
 
 
 def _part(given: dict[str, Any]) -> Part | None:

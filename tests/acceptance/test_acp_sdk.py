@@ -1,13 +1,12 @@
 """The official TypeScript SDK of the protocol drives the real program.
 
-Every frame it saw is held to the schema that comes with it: strictly to the whole of it, and loosely to the part of it
-that is said to be stable.
+Every frame is checked against the schemas of the package: strictly against the unstable one, loosely against the stable
+one.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import pytest
 
 from holdfast import SessionDB, content_parts
 from tests.acceptance import npm
-from tests.acceptance.installation import PATIENCE
 from tests.support import acp_schema, cli_process, provider_process
 
 SDK = ("@agentclientprotocol/sdk", "2.4.0")
@@ -33,7 +31,7 @@ def sdk() -> tuple[npm.Node, Path]:
     return npm.installed(*SDK)
 
 
-def driven(
+def run_scenario(
     sdk: tuple[npm.Node, Path], home: Path, story: str, env: Mapping[str, str] | None = None, **given: Any
 ) -> Seen:
     """Run a scenario and return the frames the client saw, after checking them."""
@@ -41,35 +39,25 @@ def driven(
     # A fork is not stable yet.
     kind = "unstable" if story == "lives" else "stable"
     entry = package / "dist" / "v1" / kind / "acp.js"
-    done = subprocess.run(
-        [*node.node, SCRIPT, entry, story, json.dumps(given), *cli_process.PROGRAM, "acp"],
-        cwd=home,
-        env=cli_process.environment(home, env or {"HOLDFAST_MODEL": "offline"}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    seen: Seen = json.loads(done.stdout)
-    assert (seen["strange"], seen["code"], done.stderr) == ([], 0, "")
-    held(seen, acp_schema.Wire(published(package, "unstable")))
+    command = [*node.node, SCRIPT, entry, story, json.dumps(given), *cli_process.PROGRAM, "acp"]
+    seen = npm.run_script(home, *command, env=env)
+    assert (seen["strange"], seen["code"]) == ([], 0)
+    check_frames(seen, acp_schema.Wire(load_protocol(package, "unstable")))
     if kind == "stable":
-        held(seen, acp_schema.Wire(published(package, "stable")))
+        check_frames(seen, acp_schema.Wire(load_protocol(package, "stable")))
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
     return seen
 
 
-def published(package: Path, kind: str) -> acp_schema.Protocol:
+def load_protocol(package: Path, kind: str) -> acp_schema.Protocol:
     name = "schema.json" if kind == "stable" else "schema.unstable.json"
     return acp_schema.Protocol(
         json.loads((package / "schema" / "v1" / name).read_text("utf-8")), lenient=kind == "stable"
     )
 
 
-def held(seen: Seen, wire: acp_schema.Wire) -> None:
+def check_frames(seen: Seen, wire: acp_schema.Wire) -> None:
     for frame in seen["frames"]:
         if "sent" in frame:
             wire.sent(frame["sent"])
@@ -87,11 +75,11 @@ def got(seen: Seen, method: str) -> list[acp_schema.Frame]:
     return [frame for frame in seen["frames"] if frame.get("got", {}).get("method") == method]
 
 
-def said(updates: list[acp_schema.Frame]) -> str:
-    return "".join(each["content"].get("text", "") for each in updates)
+def chunk_text(updates: list[acp_schema.Frame], kind: str) -> str:
+    return "".join(each["content"].get("text", "") for each in updates if each["sessionUpdate"] == kind)
 
 
-# --- stories -----------------------------------------------------------------------------------------
+# --- scenarios -----------------------------------------------------------------------------------------
 
 
 def test_vendored_schema_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
@@ -101,8 +89,10 @@ def test_vendored_schema_is_the_published_one(sdk: tuple[npm.Node, Path]) -> Non
     assert "Apache License" in (sdk[1] / "LICENSE").read_text("utf-8")
 
 
-def test_conversation_with_permissions_and_attachments(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    seen = driven(sdk, tmp_path, "talk", picture=PICTURE)
+def test_conversation_with_permissions_and_attachments_is_loaded_by_another_process(
+    sdk: tuple[npm.Node, Path], tmp_path: Path
+) -> None:
+    seen = run_scenario(sdk, tmp_path, "talk", picture=PICTURE)
     notes = seen["notes"]
     assert seen["initialized"]["agentInfo"]["name"] == "holdfast"
     assert {each["id"] for each in notes["opened"]["modes"]["availableModes"]} == {"ask", "code", "read-only"}
@@ -116,10 +106,17 @@ def test_conversation_with_permissions_and_attachments(sdk: tuple[npm.Node, Path
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         kept = json.dumps([each.content for each in db.transcript(seen["session"])], default=str)
     assert all(words in kept for words in ("Hello there", "# The plan", "notes.txt", "touch never.txt"))
+    again = run_scenario(sdk, tmp_path, "load", sessionId=seen["session"])
+    replayed = updates(again)[: again["notes"]["replayed"]]
+    assert again["notes"]["after"] == "end_turn"
+    assert "Hello there" in chunk_text(replayed, "user_message_chunk")
+    assert chunk_text(replayed, "agent_message_chunk") == chunk_text(updates(seen), "agent_message_chunk")
+    replayed_calls = {each["toolCallId"] for each in replayed if each["sessionUpdate"] == "tool_call"}
+    assert replayed_calls == {each["toolCallId"] for each in updates(seen, "tool_call")}
 
 
 def test_mode_controls_permission_requests_and_model_is_an_option(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    notes = driven(sdk, tmp_path, "modes")["notes"]
+    notes = run_scenario(sdk, tmp_path, "modes")["notes"]
     assert notes["ask"] == 1
     assert notes["read-only"] == 0
     assert not (tmp_path / "mode-read-only.txt").exists()
@@ -130,38 +127,25 @@ def test_mode_controls_permission_requests_and_model_is_an_option(sdk: tuple[npm
 
 
 def test_turn_is_cancelled_in_a_tool_and_in_a_permission_request(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    seen = driven(sdk, tmp_path, "cancel")
+    seen = run_scenario(sdk, tmp_path, "cancel")
     assert seen["notes"] == {"tool": "cancelled", "question": "cancelled", "after": "end_turn"}
 
 
-def test_conversation_is_loaded_by_another_process(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    first = driven(sdk, tmp_path, "talk", picture=PICTURE)
-    again = driven(sdk, tmp_path, "load", sessionId=first["session"])
-    replayed = updates(again)[: again["notes"]["replayed"]]
-    assert again["notes"]["after"] == "end_turn"
-    assert "Hello there" in said([each for each in replayed if each["sessionUpdate"] == "user_message_chunk"])
-    assert said([each for each in replayed if each["sessionUpdate"] == "agent_message_chunk"]) == said(
-        updates(first, "agent_message_chunk")
-    )
-    shown = {each["toolCallId"] for each in replayed if each["sessionUpdate"] == "tool_call"}
-    assert shown == {each["toolCallId"] for each in updates(first, "tool_call")}
-
-
 def test_compacted_session_is_loaded_with_its_whole_transcript(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    first = driven(sdk, tmp_path, "compact")
+    first = run_scenario(sdk, tmp_path, "compact")
     assert first["notes"]["compacted"] == "end_turn"
     with SessionDB(tmp_path / "data" / "holdfast.db") as db:
         assert len(db.compactions(first["session"])) == 1
-    again = driven(sdk, tmp_path, "load", sessionId=first["session"])
+    again = run_scenario(sdk, tmp_path, "load", sessionId=first["session"])
     replayed = updates(again)[: again["notes"]["replayed"]]
-    asked = said([each for each in replayed if each["sessionUpdate"] == "user_message_chunk"])
+    asked = chunk_text(replayed, "user_message_chunk")
     assert all(f"The harbour of {number} has" in asked for number in range(1, 13))
     assert asked.rstrip().endswith("And a last word.")
     assert again["notes"]["after"] == "end_turn"
 
 
 def test_session_is_forked_closed_and_resumed(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
-    seen = driven(sdk, tmp_path, "lives")
+    seen = run_scenario(sdk, tmp_path, "lives")
     notes = seen["notes"]
     assert notes["fork"] != seen["session"]
     lists = [[(each["sessionId"], each["cwd"]) for each in one["sessions"]] for one in notes["lists"]]
@@ -192,7 +176,7 @@ def test_files_terminals_and_mcp_servers_of_the_editor_are_used(sdk: tuple[npm.N
     listing = provider_process.tool_call("disk__list_directory", json.dumps({"path": str(tmp_path)}))
     script = [*answers, provider_process.reply("Done."), *[listing, provider_process.reply("Listed.")] * TRIES]
     with provider_process.serve(*script) as played:
-        seen = driven(sdk, tmp_path, "hands", played.env, mcpServers=[brought], tries=TRIES)
+        seen = run_scenario(sdk, tmp_path, "hands", played.env, mcpServers=[brought], tries=TRIES)
     assert seen["notes"]["stop"] == "end_turn"
     assert (tmp_path / "notes.txt").read_text() == "What is saved now.\n"
     methods = {frame["got"]["method"] for frame in seen["frames"] if "method" in frame.get("got", {})}

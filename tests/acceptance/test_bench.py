@@ -22,8 +22,8 @@ LINES = {
     *(f"{store}gateway.{line}" for store in ("", "pg.")
       for line in ("p50", "p99", "worst", "rate", "flooded", "memory")),
     *(f"{store}platforms.{name}.{line}" for store in ("", "pg.")
-      for name in ("telegram", "discord", "slack") for line in ("p50", "rate")),
-    *(f"platforms.{name}.memory" for name in ("telegram", "discord", "slack")),
+      for name in ("telegram", "discord", "slack", "email", "matrix") for line in ("p50", "rate")),
+    *(f"platforms.{name}.memory" for name in ("telegram", "discord", "slack", "email", "matrix")),
     "pg.append.p50", "pg.append.p99", "pg.load.transcript", "pg.load.context",
     "pg.own.rate", "pg.own.p99", "pg.own.fair", "pg.own.worst", "pg.own.gain",
     "pg.one.rate", "pg.one.p99", "pg.one.fair", "pg.one.worst", "pg.one.lost",

@@ -15,25 +15,6 @@ from tests.support import provider_process
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 
-def test_offline_conversation_is_remembered(terminal: Terminal, installed: Installed, tmp_path: Path) -> None:
-    terminal.open_shell(installed, tmp_path, HOLDFAST_MODEL="offline")
-    terminal.type("holdfast")
-    terminal.wait_for("Holdfast", "holdfast/offline", "A new conversation", last=">")
-    terminal.type("My train leaves at 9:40.")
-    terminal.wait_for("Title: My train leaves at 9:40", last=">")
-    terminal.tmux("send-keys", "C-d")
-    terminal.wait_for(last="$")
-    terminal.type("clear; holdfast --continue")
-    terminal.wait_for("My train leaves at 9:40 · 2 messages", "> My train leaves at 9:40.", last=">")
-    terminal.type("When does my train leave?")
-    screen = terminal.wait_for("“My train leaves at 9:40.”", last=">")
-    assert "Traceback" not in screen
-    terminal.type("/quit")
-    terminal.wait_for(last="$")
-    terminal.type("holdfast doctor; echo left with $?")
-    terminal.wait_for("left with 0")
-
-
 @pytest.mark.parametrize(("columns", "rows"), [(120, 30), (80, 24), (40, 12)])
 def test_typing_during_an_answer_leaves_both_intact(
     terminal: Terminal, installed: Installed, tmp_path: Path, columns: int, rows: int

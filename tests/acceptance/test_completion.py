@@ -57,37 +57,31 @@ def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
     made.tmux("kill-server")
 
 
-def opened(window: Window, installed: Installed, home: Path, shell: list[str], setup: str) -> None:
+SHELLS = {
+    "bash": (["--norc", "--noprofile"], "bind 'set enable-bracketed-paste off'; eval \"$(holdfast completion bash)\""),
+    "zsh": (["-f"], 'autoload -Uz compinit && compinit -u && eval "$(holdfast completion zsh)"'),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_completes_commands_options_values_and_conversations(
+    window: Window, installed: Installed, home: Path, shell: str
+) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    options, setup = SHELLS[shell]
     env = installed.environment(home, TERM="screen", SHELL="/bin/sh", HOLDFAST_HOME=str(home / "data"))
-    window.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, *shell, env=env)
-    window.type(f"{setup} && clear && echo REA''DY")
+    window.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, shell, *options, env=env)
+    window.type(f"PS1='{'%%' if shell == 'zsh' else '%'} '; {setup} && clear && echo REA''DY")
     window.wait_for("READY")
-
-
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
-def test_zsh_completes_commands_options_values_and_conversations(
-    window: Window, installed: Installed, home: Path
-) -> None:
-    setup = "PS1='%% '; autoload -Uz compinit && compinit -u && eval \"$(holdfast completion zsh)\""
-    opened(window, installed, home, ["zsh", "-f"], setup)
     for begun, whole in OFFERS:
         assert window.completed(begun) == f"{whole}END", begun
-    window.tmux("send-keys", "-l", "holdfast sessions show ")
-    window.tmux("send-keys", "Tab")
-    screen = window.wait_for(f"-- {TITLE}")
-    listed = [line.split() for line in screen.splitlines() if " -- " in line]
-    assert ["food_2", "--", "More", "food"] in listed
-    assert ["lisbon_1", "--", *TITLE.split()] in listed
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_commands_options_values_and_conversations(
-    window: Window, installed: Installed, home: Path
-) -> None:
-    setup = "PS1='% '; bind 'set enable-bracketed-paste off'; eval \"$(holdfast completion bash)\""
-    opened(window, installed, home, ["bash", "--norc", "--noprofile"], setup)
-    for begun, whole in OFFERS:
-        assert window.completed(begun) == f"{whole}END", begun
+    if shell == "zsh":
+        window.type("holdfast sessions show ", "Tab")
+        screen = window.wait_for(f"-- {TITLE}")
+        listed = [line.split() for line in screen.splitlines() if " -- " in line]
+        assert ["food_2", "--", "More", "food"] in listed
+        assert ["lisbon_1", "--", *TITLE.split()] in listed
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")

@@ -13,18 +13,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts
+from holdfast import AsyncSessionDB
 from holdfast.gateway.platforms.email import inbound_mail
-from holdfast.model import ScriptedModel
-from holdfast.model import base as models
 from tests.acceptance import dovecot
 from tests.support import cli_process, gateways, tls
 from tests.support.email_server import PASSWORD, MailServer, write
+from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
-
-
-def echo(request: models.Request) -> str:
-    return f"re {content_parts.text(request.messages[-1].content)}"
 
 
 @pytest.fixture
@@ -53,7 +48,7 @@ async def test_mail_is_received_by_idle_and_after_a_restart_of_the_server(
 ) -> None:
     chat = outgoing.platform(**settings(server, poll_seconds=20))
     server.deliver(first := write("One", Subject="Boats"))
-    async with gateways.open_gateway(db, ScriptedModel([echo] * 4), platforms=[chat]) as (opened, _):
+    async with gateways.open_gateway(db, echo_model(), platforms=[chat]) as (opened, _):
         await until_async(lambda: len(outgoing.sent) == 1)
         server.deliver(write("Two", answers=outgoing.sent[0]))
         await until_async(lambda: len(outgoing.sent) == 2)

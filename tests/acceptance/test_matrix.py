@@ -4,39 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import itertools
-import sys
 import types as types_of_python
 import urllib.error
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
 import nio
 import pytest
 
-from holdfast import AsyncSessionDB, config, content_parts, errors, types
-from holdfast.gateway import access, gateway, platform, questions, routes
+from holdfast import AsyncSessionDB, config, errors, types
+from holdfast.gateway import access, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
 from holdfast.runtime import linked_chats
 from tests.gateway.test_http_hooks import hook, open_hooks
 from tests.support import (
     agents,
+    chat_services,
     cli_process,
-    compaction,
     image_files,
     matrix_server,
+    platform_contract,
     platform_kills,
-    polling,
     pty_terminal,
 )
 from tests.support.approvals import Shell, shell_reply
-from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, wait_idle, wait_sent
+from tests.support.chat_adapters import ChatAdapter
+from tests.support.gateways import Gate, intercept, open_gateway, run_platform, wait_idle, wait_sent
 from tests.support.matrix_server import Account, Homeserver, Person
+from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
 
 PNG = image_files.png()
@@ -78,21 +78,6 @@ def load(url: str, bot: Account, **settings: Any) -> matrix_platform.MatrixPlatf
     return found
 
 
-@asynccontextmanager
-async def serve(
-    db: AsyncSessionDB, model: Any, chat: platform.Platform, **given: Any
-) -> AsyncIterator[gateway.Gateway]:
-    """Run a gateway, and wait until it receives messages."""
-    # Tests store messages like another process, which only polling finds.
-    async with open_gateway(db, model, platforms=[chat], poll=0.02, **given) as (opened, _):
-        await opened.wait_ready()
-        yield opened
-
-
-def echo(request: models.Request) -> str:
-    return f"re {content_parts.text(request.messages[-1].content)}"
-
-
 def mention(bot: Account, text: str, **more: Any) -> dict[str, Any]:
     body = f"{bot.user_id}: {text}"
     return {"msgtype": "m.text", "body": body, "m.mentions": {"user_ids": [bot.user_id]}, **more}
@@ -109,30 +94,70 @@ def notice(room: str, text: str, attachments: list[str] | None = None) -> types.
     )
 
 
-async def test_reply_is_streamed_into_one_formatted_message(
-    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
-) -> None:
-    model = HeldModel("**Hello** to [Ben](https://matrix.to/#/@ben:test)!")
-    async with serve(db, model, chat):
-        room = await ann.open_room()
-        await ann.send(room, "Hi")
-        await ann.wait_for(lambda: any("Hello" in each for each in ann.texts(room)))
-        model.released.set()
-        await ann.wait_for(lambda: any("Ben" in each for each in ann.texts(room)))
-    (reply,) = ann.seen(room)
-    assert (reply["msgtype"], reply["m.mentions"]) == ("m.text", {})
-    assert reply["formatted_body"] == "<p><strong>Hello</strong> to [Ben](https://matrix.to/#/@ben:test)!</p>"
+class Matrix(ChatAdapter):
+    """Ann and Ben have a room each."""
+
+    name, acknowledges = "matrix", False
+    options: ClassVar = {"draft_seconds": 0.05}
+    room = other = ""
+
+    def __init__(self, server: Homeserver, bot: Account, ann: Person, ben: Person) -> None:
+        address = {"homeserver": server.url, "invites": ["*"]}
+        super().__init__(chat_services.Service(server, address, {"token_env": bot.token}, bot.user_id, ann.user_id))
+        self._people, self._token = (ann, ben), bot.token
+        self._position = f"/_matrix/client/v3/user/{bot.user_id}/account_data/{matrix_platform.POSITION}"
+
+    async def join(self) -> None:
+        self.room, self.other = [await each.open_room() for each in self._people]
+        self.route = f"agent:main:matrix:dm:{routes.quote_part(self.room)}"
+
+    async def is_connected(self) -> bool:
+        """The first start stores a position, and joins the rooms that it is invited to afterwards."""
+        await until_async(lambda: asyncio.to_thread(self._has_position))
+        if not self.room:
+            await self.join()
+        return True
+
+    def _has_position(self) -> bool:
+        with suppress(urllib.error.HTTPError):
+            return bool(self.server.request("GET", self._position, token=self._token))
+        return False
+
+    async def say(self, text: str, *, by_ben: bool = False) -> str:
+        return await self._people[by_ben].send(self.other if by_ben else self.room, text)
+
+    async def texts(self, *, to_ben: bool = False) -> list[str]:
+        await self._people[to_ben].receive()
+        return [each["body"] for each in self._people[to_ben].seen(self.other if to_ben else self.room)]
+
+    def files(self) -> list[bytes]:
+        return []  # The text of a message with a file is its name.
+
+    def ids(self) -> list[str]:
+        return [each["id"] for each in self._people[0].seen(self.room)]
+
+
+class TestMatrix(platform_contract.PlatformContract, platform_contract.DraftContract):
+    @pytest.fixture
+    def chat(self, server: Homeserver, bot: Account, ann: Person, ben: Person) -> Matrix:
+        return Matrix(server, bot, ann, ben)
+
+    @pytest.mark.parametrize("point", platform_kills.POINTS)
+    async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
+        self, point: str, chat: Matrix, tmp_path: Path
+    ) -> None:
+        await platform_kills.check_kill(chat, point, tmp_path)
 
 
 async def test_events_are_answered_once_across_restarts_and_history_is_not(
     server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB
 ) -> None:
-    model, path = ScriptedModel(itertools.repeat(echo)), f"/_matrix/client/v3/user/{bot.user_id}/account_data/"
+    model, path = echo_model(), f"/_matrix/client/v3/user/{bot.user_id}/account_data/"
     early = await ann.open_room(invite_bot=False)
     await ann.client.room_invite(early, bot.user_id)
     server.request("POST", f"/_matrix/client/v3/join/{early}", {}, bot.token)
     await ann.send(early, "Before the first start")
-    async with serve(db, model, load(server.url, bot)) as opened:
+    async with run_platform(db, model, load(server.url, bot)):
         room = await ann.open_room(invite_bot=False)
         await ann.send(room, "Before the invitation")
         await ann.client.room_invite(room, bot.user_id)
@@ -140,17 +165,15 @@ async def test_events_are_answered_once_across_restarts_and_history_is_not(
         position = server.request("GET", path + matrix_platform.POSITION, token=bot.token)
         await ann.send(room, "0")
         await ann.replies(room, 1)
-        await wait_idle(opened, db)
     for number in range(1, 6):
         await ann.send(room, str(number))
     server.request("PUT", path + matrix_platform.POSITION, position, bot.token)
     small = matrix_platform.MatrixPlatform("matrix", bot.token, homeserver=server.url, page_size=2)
-    async with serve(db, model, small) as opened:
+    async with run_platform(db, model, small):
         await ann.send(early, "After the start")
         await ann.replies(room, 6)
         await ann.replies(early, 1)
-        await wait_idle(opened, db)
-        await ann.receive()
+    await ann.receive()
     assert ann.texts(room) == [f"re {number}" for number in range(6)]
     assert ann.texts(early) == ["re After the start"]
 
@@ -158,7 +181,7 @@ async def test_events_are_answered_once_across_restarts_and_history_is_not(
 async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
     server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), load(server.url, bot)) as opened:
+    async with run_platform(db, echo_model(), load(server.url, bot)):
         room = await ann.open_room(ben)
         root = await ann.send(room, "This is not for the bot.")
         await ann.send(room, mention(bot, "Hi"))
@@ -168,13 +191,11 @@ async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
         thread = {"rel_type": "m.thread", "event_id": root, "is_falling_back": True}
         await ann.send(room, mention(bot, "In the thread", **{"m.relates_to": thread}))
         await ann.wait_for(lambda: "re In the thread" in ann.texts(room))
-        await wait_idle(opened, db)
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), load(server.url, bot)) as opened:
+    async with run_platform(db, echo_model(), load(server.url, bot)):
         await ben.send(room, "This is not for the bot, either.")
         await ann.send(room, mention(bot, "After a restart"))
         await ann.wait_for(lambda: "re After a restart" in ann.texts(room))
-        await wait_idle(opened, db)
-        await ann.receive()
+    await ann.receive()
     plain, status, threaded, last = ann.seen(room)
     assert last["body"] == "re After a restart"
     assert plain["body"] == "re Hi"
@@ -187,7 +208,7 @@ async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
 async def test_copies_of_turns_end_when_another_person_joins(
     chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+    async with run_platform(db, echo_model(), chat) as opened:
         room = await ann.open_room()
         await ann.send(room, "Hi")
         await ann.replies(room, 1)
@@ -207,6 +228,7 @@ async def test_copies_of_turns_end_when_another_person_joins(
         await ben.client.join(room)
         assert await copy("Between us") == access.NOT_DIRECT
         await ann.receive()
+    assert not await chat.is_direct(address)  # Without the state of the sync loop.
     assert ann.texts(room) == ["re Hi", "Only you"]
 
 
@@ -225,14 +247,13 @@ async def test_forged_event_ids_do_not_stop_the_bot(
 
     if has_proxy:
         monkeypatch.setattr(nio.AsyncClient, "room_get_event", refuse)
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+    async with run_platform(db, echo_model(), chat):
         room = await ann.open_room()
         for event_id in ("$" + "x" * 17_000, "$" + "../" * 80, "$\0", "no id"):
             reply = {"msgtype": "m.text", "body": "Hi", "m.relates_to": {"m.in_reply_to": {"event_id": event_id}}}
             await ann.send(room, reply)  # Synapse checks the ids of edits and reactions, other homeservers may not.
         await ann.send(room, "Still there?")
         await ann.wait_for(lambda: "re Still there?" in ann.texts(room))
-        await wait_idle(opened, db)
     assert ann.texts(room) == [*["re Hi"] * 4, "re Still there?"]
 
 
@@ -258,7 +279,7 @@ async def test_sender_of_an_invitation_is_the_one_of_its_last_event(
 
 async def test_webhook_replies_in_a_room(chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB) -> None:
     model = ScriptedModel(["I look at it."])
-    async with serve(db, model, chat):
+    async with run_platform(db, model, chat):
         room = await ann.open_room()
         async with open_hooks(db, model, build=hook(to=f"matrix:{room}")) as hooks:
             await hooks.post()
@@ -268,8 +289,8 @@ async def test_webhook_replies_in_a_room(chat: matrix_platform.MatrixPlatform, a
 async def test_reply_quotes_the_message_that_it_answers(
     chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
 ) -> None:
-    model = ScriptedModel(["The boats leave at nine.", "Yes."])
-    async with serve(db, model, chat):
+    model = ScriptedModel(["The boats leave at nine.", "Yes.", "No."])
+    async with run_platform(db, model, chat):
         room = await ann.open_room()
         await ann.send(room, "When?")
         await ann.wait_for(lambda: ann.texts(room) == ["The boats leave at nine."])
@@ -277,8 +298,12 @@ async def test_reply_quotes_the_message_that_it_answers(
         relation = {"m.in_reply_to": {"event_id": answer["id"]}}
         await ann.send(room, {"msgtype": "m.text", "body": "> <@x> old\n\nSure?", "m.relates_to": relation})
         await ann.replies(room, 2)
-    asked = str(model.requests[-1].messages[-1].content)
-    assert ("The boats leave at nine." in asked, "Sure?" in asked, "old" in asked) == (True, True, False)
+        thread = {"rel_type": "m.thread", "event_id": answer["id"], "is_falling_back": False}
+        await ann.send(room, {"msgtype": "m.text", "body": "Sure?", "m.relates_to": {**thread, **relation}})
+        await ann.wait_for(lambda: "No." in ann.texts(room))
+    for request in model.requests[1:]:
+        asked = str(request.messages[-1].content)
+        assert ("The boats leave at nine." in asked, "Sure?" in asked, "old" in asked) == (True, True, False)
 
 
 async def test_files_are_sent_and_received_but_not_from_strangers(
@@ -290,10 +315,10 @@ async def test_files_are_sent_and_received_but_not_from_strangers(
     async def count() -> None:
         requests.append(1)
 
-    model, requests = ScriptedModel(itertools.repeat("Seen.")), list[int]()
+    model, requests = ScriptedModel(["Seen."] * 9), list[int]()
     chat = load(server.url, bot, max_file_kilobytes=1)
     intercept(chat, "_get_media", count)
-    async with serve(db, model, chat, checks=[only_ann]) as opened:
+    async with run_platform(db, model, chat, checks=[only_ann]) as opened:
         other, room = await ben.open_room(), await ann.open_room()
         foreign = {"msgtype": "m.image", "body": "x.png", "url": await ben.upload(PNG, "image/png")}
         await ben.send(other, foreign)
@@ -305,21 +330,26 @@ async def test_files_are_sent_and_received_but_not_from_strangers(
         await ann.send(room, {**file, "url": await ann.upload(b"x" * 1_001, "text/plain")})
         await ann.send(room, {**file, "url": "mxc://test/missing"})
         await ann.send(room, {**file, "url": "mxc://test/huge", "info": {"size": 10**12}})
-        await ann.replies(room, 5)
+        await ann.send(room, {**file, "url": "mxc://test/../../../../v3/account/whoami"})
+        await ann.replies(room, 6)
         blob = await db.blobs.put(PNG, "image/png")
-        await db.mail.post(notice(room, "Here", [blob.digest]))
-        *_, sent = await ann.replies(room, 7)
+        root = ann.seen(room)[0]["id"]
+        posted = notice(room, "Here", [blob.digest])
+        await db.mail.post(msgspec.structs.replace(posted, address={"chat": room, "thread": root, "event": root}))
+        *_, sent = await ann.replies(room, 8)
         await wait_idle(opened, db)
         assert (sent["msgtype"], sent["info"]["size"]) == ("m.image", len(PNG))
+        assert sent["m.relates_to"]["event_id"] == root
         assert (await ann.client.download(sent["url"])).body == PNG
-    assert len(requests) == 4
+    assert len(requests) == 5
     asked = [str(each.content) for each in model.requests[-1].messages if each.role == "user"]
     assert "Look" in asked[0]
     assert base64.b64encode(PNG).decode() in asked[0]
     assert "notes.txt, text/plain, 5 bytes" in asked[1]
-    assert "could not be downloaded: it is larger" in asked[2]
-    assert "could not be downloaded: it is unavailable" in asked[3]
-    assert "could not be downloaded: it is larger" in asked[4]
+    assert "was not received: it is larger" in asked[2]
+    assert "was not received: it is unavailable" in asked[3]
+    assert "was not received: it is larger" in asked[4]
+    assert "was not received: it is unavailable" in asked[5]
 
 
 @pytest.mark.parametrize("by", ["reaction", "reply"])
@@ -337,7 +367,7 @@ async def test_approval_is_given_by_its_number_and_only_by_the_sender(
             await who.send(room, {"msgtype": "m.text", "body": "1", "m.relates_to": relation})
 
     model = ScriptedModel([shell_reply("make install"), "Done."])
-    async with serve(db, model, chat, tools=[shell.tool], shared=True) as opened:
+    async with run_platform(db, model, chat, tools=[shell.tool], shared=True):
         room = await ann.open_room(ben)
         await ann.send(room, mention(bot, "Install it"))
         await ann.wait_for(lambda: any("1. Allow once" in each for each in ann.texts(room)))
@@ -348,7 +378,6 @@ async def test_approval_is_given_by_its_number_and_only_by_the_sender(
         assert shell.ran == []
         await choose(ann, question)
         await ann.wait_for(lambda: "Done." in ann.texts(room))
-        await wait_idle(opened, db)
     assert shell.ran == ["make install"]
     reactions = [each for each in ann.events if each["type"] == "m.reaction" and each["sender"] == bot.user_id]
     assert reactions[0]["content"]["m.relates_to"]["key"] == "1️⃣"
@@ -359,19 +388,18 @@ async def test_waiting_message_is_edited_and_deleted_by_its_sender_only(
 ) -> None:
     gate, model = Gate(), ScriptedModel([agents.calls("wait"), *["ok"] * 9])
     tools = [agents.tool("wait", gate)]
-    async with serve(db, model, chat, tools=tools, shared=True) as opened:
+    async with run_platform(db, model, chat, tools=tools, shared=True):
         room = await ann.open_room(ben)
         await ann.send(room, mention(bot, "One"))
         await gate.reached.wait()
         two = await ann.send(room, mention(bot, "Two"))
         three = await ann.send(room, mention(bot, "Three"))
-        await ben.send(room, edit(two, mention(bot, "Forged")))
         edited = await ann.send(room, edit(two, mention(bot, "Second")))
+        await ben.send(room, edit(two, mention(bot, "Forged")))
         await ann.client.room_redact(room, three)
         for key in (edited, platform.deletion_key(three)):
             await until_async(lambda key=key: db.mail.inbound_by_key("matrix", key))
         gate.go.set()
-        await wait_idle(opened, db)
     seen = str(model.requests[-1].messages)
     assert [each in seen for each in ("One", "Second", "Two", "Three", "Forged")] == [True, True, False, False, False]
 
@@ -381,32 +409,82 @@ async def test_invitation_is_accepted_from_listed_users_only(
 ) -> None:
     other = await ben.open_room(invite_bot=False)
     await ben.client.room_invite(other, bot.user_id)
-    async with serve(db, ScriptedModel(), load(server.url, bot, invites=[ann.user_id])):
+    async with run_platform(db, ScriptedModel(), load(server.url, bot, invites=[ann.user_id])):
         room = await ann.open_room()
         assert server.request("GET", "/_matrix/client/v3/joined_rooms", token=bot.token) == {"joined_rooms": [room]}
 
 
-async def test_failed_join_is_retried(
+async def test_failed_join_is_retried_while_other_rooms_are_answered(
     server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures, join = [nio.JoinError("Too many requests", "M_LIMIT_EXCEEDED")], nio.AsyncClient.join
+    failures, join, proceed = list[nio.JoinError](), nio.AsyncClient.join, asyncio.Event()
 
     async def fail_once(client: nio.AsyncClient, room: str) -> Any:
-        return failures.pop() if failures and client.user_id == bot.user_id else await join(client, room)
+        if client.user_id != bot.user_id or not failures:
+            return await join(client, room)
+        await proceed.wait()
+        return failures.pop()
 
     monkeypatch.setattr(nio.AsyncClient, "join", fail_once)
     monkeypatch.setattr(matrix_platform, "JOIN_PAUSES", (0.01,))
-    async with serve(db, ScriptedModel(["Yes."]), load(server.url, bot)):
-        room = await ann.open_room()
-        await ann.send(room, "Hi")
-        await ann.replies(room, 1)
+    async with run_platform(db, echo_model(), load(server.url, bot)):
+        first = await ann.open_room()
+        failures.append(nio.JoinError("Too many requests", "M_LIMIT_EXCEEDED"))
+        second = (await ann.client.room_create(invite=[bot.user_id])).room_id
+        await ann.send(first, "One")
+        await ann.replies(first, 1)
+        assert not ann.has_joined(second)
+    async with run_platform(db, echo_model(), load(server.url, bot)):  # It receives the invitation again.
+        await ann.send(first, "Two")
+        await ann.replies(first, 2)
+        assert not ann.has_joined(second)
+        proceed.set()
+        await ann.wait_for(lambda: ann.has_joined(second))
+        await ann.send(second, "Three")
+        await ann.replies(second, 1)
     assert failures == []
+
+
+async def test_events_that_do_not_concern_the_bot_cause_no_request(
+    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests, get_event = list[str](), nio.AsyncClient.room_get_event
+
+    async def count(client: nio.AsyncClient, room: str, event: str) -> Any:
+        requests.append(event)
+        return await get_event(client, room, event)
+
+    monkeypatch.setattr(nio.AsyncClient, "room_get_event", count)
+    async with run_platform(db, echo_model(), load(server.url, bot)):
+        room = await ann.open_room(ben)
+        said = await ann.send(room, "Lunch?")
+        liked = {"rel_type": "m.annotation", "event_id": said, "key": "👍"}
+        await ben.send(room, {"m.relates_to": liked}, "m.reaction")
+        answered = {"m.in_reply_to": {"event_id": said}}
+        await ben.send(room, {"msgtype": "m.text", "body": "Yes", "m.relates_to": answered})
+        await ben.send(room, edit(said, {"msgtype": "m.text", "body": "Dinner?"}))
+        await ann.send(room, mention(bot, "Hi"))
+        await ann.replies(room, 1)
+    assert requests == []
+
+
+async def test_room_upgrade_is_logged(
+    server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run_platform(db, echo_model(), load(server.url, bot)):
+        room = await ann.open_room()
+        path = f"/_matrix/client/v3/rooms/{room}/upgrade"
+        upgraded = await asyncio.to_thread(
+            server.request, "POST", path, {"new_version": "10"}, token=ann.client.access_token
+        )
+        await until_async(lambda: upgraded["replacement_room"] in caplog.text)
+    assert "continue the conversation with /resume" in caplog.text
 
 
 async def test_hostile_events_are_ignored_and_names_are_cleaned(
     chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
 ) -> None:
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
+    async with run_platform(db, echo_model(), chat):
         await ann.client.set_displayname("Ann\u202e\u2066\n/approve 1")
         room = await ann.open_room()
         for content in (
@@ -423,7 +501,6 @@ async def test_hostile_events_are_ignored_and_names_are_cleaned(
         await ann.client.room_send(room, "m.reaction", {"m.relates_to": unknown})
         last = await ann.send(room, "Hi")
         await ann.replies(room, 1)
-        await wait_idle(opened, db)
     assert ann.texts(room) == ["re Hi"]
     found = await db.mail.inbound_by_key("matrix", last)
     assert found is not None
@@ -434,6 +511,7 @@ async def test_hostile_events_are_ignored_and_names_are_cleaned(
     ("text", "html"),
     [
         ("<img src=x onerror=alert(1)>", "<p>&lt;img src=x onerror=alert(1)&gt;</p>"),
+        ("**a** [b](https://matrix.to/#/@b:c)", "<p><strong>a</strong> [b](https://matrix.to/#/@b:c)</p>"),
         ("[a](javascript:alert(1))", "<p>[a](javascript:alert(1))</p>"),
         ("[a](matrix:u/ben:test)", "<p>[a](matrix:u/ben:test)</p>"),
         ("<https://matrix.to/#/@ben:test>", "<p>&lt;https://matrix.to/#/@ben:test&gt;</p>"),
@@ -448,23 +526,12 @@ def test_formatted_text_has_no_foreign_markup_or_mentions(text: str, html: str |
     assert (content["body"], content["m.mentions"], content.get("formatted_body")) == (text, {}, html)
 
 
-async def test_long_reply_is_split_by_the_size_of_an_event(
-    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
-) -> None:
-    text = "\n\n".join('"Ü" & <é>. ' * 90 for _ in range(40))
-    async with serve(db, ScriptedModel([text]), chat):
-        room = await ann.open_room()
-        await ann.send(room, "Hi")
-        await ann.wait_for(lambda: "".join("".join(ann.texts(room)).split()) == "".join(text.split()))
-    assert len(ann.texts(room)) > 2
-
-
 async def test_rate_limited_messages_are_sent_later_in_order(
     server: Homeserver, bot: Account, chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
 ) -> None:
     admin = server.register("admin", admin=True)
     path, limit = f"/_synapse/admin/v1/users/{bot.user_id}/override_ratelimit", {"messages_per_second": 1}
-    async with serve(db, ScriptedModel(), chat):
+    async with run_platform(db, ScriptedModel(), chat):
         room = await ann.open_room()
         server.request("POST", path, {**limit, "burst_count": 1}, admin.token)
         posted = [await db.mail.post(notice(room, str(number))) for number in range(3)]
@@ -483,7 +550,8 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
         seen.append(1)
         raise errors.StoreError("The store is not reachable.")
 
-    async with serve(db, ScriptedModel(), chat):
+    async with open_gateway(db, ScriptedModel(), platforms=[chat], poll=0.02) as (opened, _):
+        await opened.wait_ready()
         room = await ann.open_room()
         intercept(db.mail, "mark_delivered", fail)
         await db.mail.post(notice(room, "Hello"))
@@ -491,7 +559,7 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
         await until_async(lambda: seen)
     db.mail.mark_delivered = mark_delivered  # type: ignore[method-assign]
     refused = await db.mail.post(notice("!unknown:test", "Hello"))
-    async with serve(db, ScriptedModel(), load(server.url, bot)):
+    async with run_platform(db, ScriptedModel(), load(server.url, bot)):
         await wait_sent(db)
         await db.mail.post(notice(room, "Last"))
         await ann.wait_for(lambda: "Last" in ann.texts(room))
@@ -501,45 +569,10 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
     assert "M_FORBIDDEN" in (found.error or "")
 
 
-@pytest.mark.parametrize("point", platform_kills.POINTS)
-async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
-    point: str, server: Homeserver, bot: Account, ann: Person, tmp_path: Path
-) -> None:
-    room = await ann.open_room(invite_bot=False)
-    path = f"/_matrix/client/v3/user/{bot.user_id}/account_data/{matrix_platform.POSITION}"
-
-    async def is_connected() -> bool:
-        """The first start stores a position, and joins the room that it is invited to afterwards."""
-        await asyncio.to_thread(_has_data, server, path, bot.token)
-        await ann.client.room_invite(room, bot.user_id)
-        await ann.wait_for(lambda: ann.has_joined(room))
-        return True
-
-    async def texts() -> list[str]:
-        await ann.receive()
-        return [each["body"] for each in ann.seen(room)]
-
-    table = f"[gateway.matrix]\ntoken_env = 'TOKEN'\nhomeserver = '{server.url}'\ninvites = ['*']\n"
-    allow = f"[gateway.allow]\nmatrix = ['{ann.user_id}']\n"
-    chat = platform_kills.Chat(
-        table + allow, {"TOKEN": bot.token}, is_connected, lambda text: ann.send(room, text), texts
-    )
-    await platform_kills.check_kill(chat, point, tmp_path)
-
-
-def _has_data(server: Homeserver, path: str, token: str) -> None:
-    def is_there() -> bool:
-        with suppress(urllib.error.HTTPError):
-            return bool(server.request("GET", path, token=token))
-        return False
-
-    polling.until(is_there)
-
-
 async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB) -> None:
     async with (
         matrix_server.Link(server).open() as link,
-        serve(db, ScriptedModel(itertools.repeat(echo)), load(link.url, bot)),
+        run_platform(db, echo_model(), load(link.url, bot)),
     ):
         room = await ann.open_room()
         link.cut()
@@ -551,49 +584,10 @@ async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann:
         await ann.wait_for(lambda: ann.texts(room) == ["re Hi"])
 
 
-async def test_event_that_could_not_be_stored_is_received_again(
-    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
-) -> None:
-    failures = [errors.StoreError("The store is not reachable.")]
-
-    async def fail_once() -> None:
-        if failures:
-            raise failures.pop()
-
-    async with serve(db, ScriptedModel(itertools.repeat(echo)), chat) as opened:
-        room = await ann.open_room()
-        intercept(db.mail, "add_inbound", fail_once)
-        await ann.send(room, "One")
-        await ann.send(room, "Two")
-        await ann.replies(room, 2)
-        await wait_idle(opened, db)
-        await ann.receive()
-    assert (ann.texts(room), failures) == (["re One", "re Two"], [])
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"homeserver": "matrix.test", "token_env": "TOKEN"}, "`homeserver` must be a URL"),
-        ({"homeserver": "https://x", "token_env": "TOKEN", "rooms": []}, "unknown field `rooms`"),
-        ({"homeserver": "https://x", "token_env": "OTHER"}, "OTHER is not set"),
-    ],
-)
-def test_invalid_settings_are_refused(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.SettingInvalid, match=message):
-        plugins.load({"matrix": table}, {"TOKEN": "secret"})
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nio", None)
-    with pytest.raises(errors.SettingInvalid, match=r"pip install .*\[matrix\]"):
-        load("https://x", Account("@bot:test", "secret"))
-
-
 async def test_sender_in_an_encrypted_room_is_notified_once(
     chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
 ) -> None:
-    async with serve(db, ScriptedModel(["Yes."]), chat):
+    async with run_platform(db, ScriptedModel(["Yes."]), chat):
         room = await ann.open_room()
         for _ in range(2):
             await ann.send(room, {"algorithm": "m.megolm.v1.aes-sha2", "ciphertext": "x"}, "m.room.encrypted")
@@ -615,7 +609,7 @@ async def test_sender_in_an_encrypted_room_is_notified_once(
 def test_number_chooses_from_questions_of_the_bot_only(sender: str, answer: str, text: str | None) -> None:
     content = matrix_events.Content(choices=("/approve 1", "/deny 1"))
     question = matrix_events.RoomEvent("m.room.message", "$1", sender, content)
-    assert matrix_events.chosen_text(question, answer, "@bot:test") == text
+    assert matrix_events.chosen_text(question, matrix_events.chosen_number(answer), "@bot:test") == text
 
 
 @pytest.mark.parametrize(
@@ -632,46 +626,16 @@ def test_mention_at_the_beginning_is_removed(text: str, rest: str) -> None:
     assert matrix_events.strip_mention(text, ("@bot:test", "bot", "The Bot")) == rest
 
 
-async def test_burst_at_the_compaction_threshold_has_one_continuation(
-    chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
-) -> None:
-    await compaction.fill(db, owner=f"matrix:{routes.quote_part(ann.user_id)}")
-    slow, reached, go = compaction.blocked_summary()
-    elsewhere = compaction.compacting_agent(db, compaction.FakeSummarizer(slow))
-    model = ScriptedModel(itertools.repeat(echo), window=compaction.WINDOW)
-    given = {"summarizer": compaction.FakeSummarizer(), "remembers": True, "reviews": True}
-    async with serve(db, model, chat, **given) as opened:
-        room, other = await ann.open_room(), await ben.open_room()
-        await db.bind_route(f"agent:main:matrix:dm:{routes.quote_part(room)}", "talk", version=0)
-        compacting = asyncio.create_task(elsewhere.compress_context())
-        await reached.wait()
-        keys = [await ann.send(room, f"Burst {number}") for number in range(8)]
-        await asyncio.gather(*(ben.send(other, f"Other {number}") for number in range(3)))
-        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
-        opened.router.wake()
-        await until_async(lambda: db.mail.inbound_by_key("matrix", keys[0]))
-        go.set()
-        await compacting
-        for number in range(8):
-            await ann.wait_for(lambda text=f"re Burst {number}": text in ann.texts(room))
-        await ben.wait_for(lambda: len(ben.texts(other)) == 3)
-        await wait_idle(opened, db)
-        await ann.receive()
-    burst = [each for each in ann.texts(room) if each.startswith("re Burst")]
-    assert burst == [f"re Burst {number}" for number in range(8)]
-    assert sorted(ben.texts(other)) == [f"re Other {number}" for number in range(3)]
-    for session in await db.sessions("talk"):
-        assert len(await db.continuations(session.id)) == (session.end_reason == "compression")
-    assert (await db.admin.fsck()).ok
-
-
 # --- setup
 
 
 async def test_access_check_names_the_account_or_the_problem(server: Homeserver, bot: Account) -> None:
     assert await load(server.url, bot).check_access() == platform.AccessReport(bot.user_id)
-    wrong = await load(server.url, bot._replace(token="syt_wrong")).check_access()
+    revoked = load(server.url, bot._replace(token="syt_wrong"))
+    wrong = await revoked.check_access()
     assert (wrong.account, "M_UNKNOWN_TOKEN" in wrong.problems[0].what) == ("", True)
+    with pytest.raises(errors.SendFailed, match="M_UNKNOWN_TOKEN"):  # The operator replaces the token.
+        await revoked.is_direct({"chat": "!room:test"})
     away = await load("http://127.0.0.1:1", bot).check_access()
     assert (away.account, "not reachable" in away.problems[0].what) == ("", True)
 

@@ -6,9 +6,8 @@ import asyncio
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from holdfast.tools import base
 from holdfast.tools.mcp import servers, settings
 from tests.acceptance import npm
 from tests.acceptance.installation import PATIENCE
+from tests.support import polling
 
 VERSION = "2026.8.31"
 
@@ -37,13 +37,13 @@ def connect(config: settings.ServerConfig, folder: Path) -> servers.McpServers:
     return servers.McpServers([config], str(folder), patience=PATIENCE, backoff=(0.0,))
 
 
-async def call(connected: servers.McpServers, name: str, heard: list[str] | None = None, **arguments: Any) -> Any:
+async def call(connected: servers.McpServers, name: str, progress: list[str] | None = None, **arguments: Any) -> Any:
     offer = await connected.offer()
     tools = {tool.spec.name: tool for tool in offer.tools}
     assert name in tools, (sorted(tools), offer.remarks)
     plan = await tools[name].run(arguments)
     assert isinstance(plan, base.Plan)
-    with base.calling(base.Calling("1", say=[].append if heard is None else heard.append)):
+    with base.calling(base.Calling("1", say=[].append if progress is None else progress.append)):
         return await plan.go()
 
 
@@ -70,56 +70,34 @@ async def test_filesystem_server_reads_and_writes_inside_the_root_only(tmp_path:
 
 
 @contextmanager
-def listening(place: Path) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
-    """Return a function that starts the server at one address; all servers are stopped at the end."""
+def http_server(folder: Path) -> Iterator[tuple[settings.ServerConfig, Callable[[], subprocess.Popen[bytes]]]]:
+    """Yield the address of a server and the function that starts it, again after a kill; stop all at the end."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        number = free.getsockname()[1]
-    started: list[subprocess.Popen[bytes]] = []
+        port = free.getsockname()[1]
 
-    def start() -> subprocess.Popen[bytes]:
-        log = place / f"http{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                command("server-everything", "streamableHttp"),
-                env={**os.environ, "PORT": str(number)},
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-            )
-        started.append(process)
-        until = time.monotonic() + PATIENCE
-        while b"listening" not in log.read_bytes():
+    with ExitStack() as processes:
+
+        def start() -> subprocess.Popen[bytes]:
+            log, env = folder / "http.log", {**os.environ, "PORT": str(port)}
+            with log.open("wb") as out:
+                starting = command("server-everything", "streamableHttp")
+                process = subprocess.Popen(starting, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            processes.enter_context(process)
+            processes.callback(process.kill)
+            polling.until(lambda: "listening" in log.read_text() or process.poll() is not None, seconds=PATIENCE)
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < until, log.read_text()
-            time.sleep(0.02)
-        return process
+            return process
 
-    start.url = f"http://127.0.0.1:{number}/mcp"  # type: ignore[attr-defined]
-    try:
-        yield start
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        yield settings.ServerConfig(name="every", url=f"http://127.0.0.1:{port}/mcp", timeout=30.0), start
 
 
-@contextmanager
-def everything(way: str, place: Path) -> Iterator[settings.ServerConfig]:
-    if way == "stdio":
-        yield as_process("every", "server-everything")
-        return
-    with listening(place) as start:
-        start()
-        yield settings.ServerConfig(name="every", url=start.url, timeout=30.0)  # type: ignore[attr-defined]
-
-
-ways = pytest.mark.parametrize("way", ["stdio", "http"])
-
-
-@ways
+@pytest.mark.parametrize("way", ["stdio", "http"])
 async def test_tools_of_the_reference_server_are_listed_called_and_refused(way: str, tmp_path: Path) -> None:
-    with everything(way, tmp_path) as config:
+    with http_server(tmp_path) as (server, start):
+        if way == "http":
+            start()
+        config = server if way == "http" else as_process("every", "server-everything")
         async with connect(config, tmp_path) as connected:
             names = {tool.spec.name for tool in (await connected.offer()).tools}
             assert {"every__echo", "every__get-sum", "every__get-tiny-image"} <= names
@@ -129,29 +107,22 @@ async def test_tools_of_the_reference_server_are_listed_called_and_refused(way: 
                 await call(connected, "every__get-sum", a=1)
             picture = await call(connected, "every__get-tiny-image")
             assert [part["media_type"] for part in picture if part["type"] == "image"] == ["image/png"]
-            said = await connected.text("every:args-prompt", "city=Lisbon")
-            assert said is not None
-            assert "Lisbon" in said
+            prompt = await connected.text("every:args-prompt", "city=Lisbon")
+            assert prompt is not None
+            assert "Lisbon" in prompt
 
 
 # --- killed in the middle ------------------------------------------------------------------------------
 
 
-async def began(heard: list[str]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not heard:
-            await asyncio.sleep(0.01)
-
-
 async def test_http_server_lost_during_a_call_is_reconnected(tmp_path: Path) -> None:
-    with listening(tmp_path) as start:
+    with http_server(tmp_path) as (config, start):
         process = start()
-
-        async with connect(settings.ServerConfig(name="every", url=start.url, timeout=30.0), tmp_path) as connected:
-            heard: list[str] = []
+        async with connect(config, tmp_path) as connected:
+            progress: list[str] = []
             name = "every__trigger-long-running-operation"
-            calling = asyncio.create_task(call(connected, name, heard, duration=60, steps=120))
-            await began(heard)
+            calling = asyncio.create_task(call(connected, name, progress, duration=60, steps=120))
+            await polling.until_async(lambda: progress, seconds=PATIENCE)
             process.kill()
             with pytest.raises(errors.ToolFailed, match="every"):
                 await calling

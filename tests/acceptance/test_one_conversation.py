@@ -9,16 +9,15 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import openai
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, types
+from tests.acceptance import editor
 from tests.acceptance.installation import Installed
 from tests.acceptance.test_acp_acpx import Client
 from tests.acceptance.tmux import Terminal
@@ -49,31 +48,21 @@ class Gateway:
     """The gateway program, which is killed and started again."""
 
     def __init__(self, home: Path, token: str) -> None:
-        self._home, self._env = home, {"HOLDFAST_MODEL": "offline", "MATRIX_TOKEN": token}
+        self._home, self._env = home, {**cli_process.OFFLINE, "MATRIX_TOKEN": token}
 
     def start(self) -> None:
         with open(self._home / "gateway.log", "ab") as log:
-            self.process = subprocess.Popen(
-                [*cli_process.PROGRAM, "gateway"],
-                cwd=self._home,
-                env=cli_process.environment(self._home, self._env),
-                stdin=subprocess.DEVNULL,
-                stderr=log,
-            )
+            self.process = cli_process.start(self._home, "gateway", env=self._env, stdout=log, stderr=log)
 
-    def kill(self) -> None:
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def kill(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
 
-
-@contextmanager
-def run_gateway(home: Path, token: str) -> Iterator[Gateway]:
-    gateway = Gateway(home, token)
-    gateway.start()
-    try:
-        yield gateway
-    finally:
-        gateway.kill()
+    __exit__ = kill
 
 
 class Conversation:
@@ -158,6 +147,14 @@ async def talk_in_the_terminal(terminal: Terminal, conversation: Conversation) -
             terminal.type("/compact")
 
 
+async def read_in_an_editor(home: Path) -> list[str]:
+    """Return the messages of users that an editor is sent when it opens the conversation."""
+    async with editor.open_editor(home) as opened:
+        await opened.load(TALK)
+        updates = [each["params"]["update"] for each in opened.frames if each.get("method") == "session/update"]
+    return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "user_message_chunk"]
+
+
 def shown_messages(terminal: Terminal) -> list[str]:
     """Return the messages of users on the screen and in its scrollback."""
     screen = terminal.tmux("capture-pane", "-p", "-S", "-")
@@ -189,7 +186,7 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
             )
             await compaction.fill(db, 200)
             conversation = Conversation(db, (await db.head(TALK)).last_seq)
-            with run_gateway(tmp_path, bot.token) as gateway:
+            with Gateway(tmp_path, bot.token) as gateway:
                 # Open the conversation in all four places.
                 program = Installed(Path(), Path(sys.executable).parent)
                 terminal.open_shell(program, tmp_path, 120, 50, HOLDFAST_HOME=str(data), HOLDFAST_MODEL="offline")
@@ -233,10 +230,14 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
             assert len(found) == 1 + ROUNDS + 2 * len(expected)
             assert all(by_http)
 
+            said_by_all = sorted(itertools.chain(*said.values()))
+            shown = set(said_by_all)
+            assert sorted(each for each in await read_in_an_editor(tmp_path) if each in shown) == said_by_all
+
             # One conversation, in which every message is stored once and answered once.
             (head,) = await db.list_sessions()
             messages = await conversation.messages()
-            assert sorted(await conversation.said()) == sorted(each for name in surfaces for each in said[name])
+            assert sorted(await conversation.said()) == said_by_all
             assert [each.role for each in messages].count("assistant") == 4 * ROUNDS
             reasons = [each.end_reason for each in await db.sessions(TALK)]
             assert (head.conversation_id, reasons) == (TALK, ["compression", None])

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -15,8 +13,8 @@ import pytest
 import schemathesis
 from schemathesis import checks
 
-from holdfast import AsyncSessionDB, SessionDB
-from holdfast.gateway import settings as said
+from holdfast import AsyncSessionDB
+from holdfast.gateway import settings
 from holdfast.gateway.platforms.http import http_platform, webhooks
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
@@ -31,9 +29,9 @@ def count(request: models.Request) -> str:
 
 @asynccontextmanager
 async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
-    hooks = webhooks.Webhooks(db, {"build": webhooks.HookConfig("a-secret-of-some-length", said.Hook("SECRET"))})
+    hooks = webhooks.Webhooks(db, {"build": webhooks.HookConfig("a-secret-of-some-length", settings.Hook("SECRET"))})
     platform = http_platform.HttpPlatform(
-        db, said.Http(port=0), tokens=given.pop("tokens", http_gateway.TOKENS), hooks=hooks
+        db, settings.Http(port=0), tokens=given.pop("tokens", http_gateway.TOKENS), hooks=hooks
     )
     async with (
         platform.serve() as address,
@@ -132,9 +130,9 @@ async def test_openai_client_raises_the_matching_error(db: AsyncSessionDB) -> No
         wrong = {"X-Conversation-Id": "20260101_000000_abcdef"}
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(**asked, extra_headers=wrong)
-        async with client_of(address, "token-that-is-not-known") as stranger:
+        async with client_of(address, "token-that-is-not-known") as unknown:
             with pytest.raises(openai.AuthenticationError):
-                await stranger.models.list()
+                await unknown.models.list()
         once = {"Idempotency-Key": "k"}
         with pytest.raises(openai.InternalServerError):
             await client.chat.completions.create(**asked, extra_headers=once)
@@ -145,33 +143,12 @@ async def test_openai_client_raises_the_matching_error(db: AsyncSessionDB) -> No
                 [each async for each in stream]
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Run a gateway in a thread and return its address."""
-    found: list[str] = []
-    ready, over = threading.Event(), asyncio.Event()
-    loops: list[asyncio.AbstractEventLoop] = []
-    path: Path = tmp_path_factory.mktemp("served") / "store.db"
-
-    async def serve() -> None:
-        loops.append(asyncio.get_running_loop())
-        async with (
-            AsyncSessionDB(SessionDB(str(path))) as db,
-            served(db, ScriptedModel(iter(lambda: "Hello!", None)), tokens={}) as at,
-        ):
-            found.append(at)
-            ready.set()
-            await over.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert ready.wait(60)
-    yield found[0]
-    loops[0].call_soon_threadsafe(over.set)
-    thread.join(60)
+async def test_http_api_conforms_to_its_openapi_description(db: AsyncSessionDB) -> None:
+    async with served(db, ScriptedModel(iter(lambda: "Hello!", None)), tokens={}) as address:
+        await asyncio.to_thread(check_operations, address)
 
 
-def test_http_api_conforms_to_its_openapi_description(address: str) -> None:
+def check_operations(address: str) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     wanted = [
         checks.not_a_server_error,
@@ -182,17 +159,17 @@ def test_http_api_conforms_to_its_openapi_description(address: str) -> None:
     operations = [each.ok() for each in schema.get_all_operations()]
     assert {each.path for each in operations} >= {"/health", "/v1/chat/completions", "/hooks/{name}"}
     for operation in operations:
-        _tried(operation, schemathesis.GenerationMode.POSITIVE, wanted)
+        check_operation(operation, schemathesis.GenerationMode.POSITIVE, wanted)
         if operation.body:
-            _tried(operation, schemathesis.GenerationMode.NEGATIVE, wanted)
+            check_operation(operation, schemathesis.GenerationMode.NEGATIVE, wanted)
 
 
-def _tried(operation: Any, mode: Any, wanted: list[Any]) -> None:
+def check_operation(operation: Any, mode: Any, wanted: list[Any]) -> None:
     @hypothesis.settings(
         max_examples=15, deadline=None, database=None, suppress_health_check=list(hypothesis.HealthCheck)
     )
     @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
-    def tried(case: Any) -> None:
+    def check(case: Any) -> None:
         case.call_and_validate(checks=wanted)
 
-    tried()
+    check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -22,26 +21,14 @@ SCRIPT, OTHER = Path(__file__).parent / "rpc_client.cjs", Path(__file__).parent 
 TOKEN = "a-token-for-this-test-only"
 
 
-def driven(
+def run_client(
     home: Path, kind: str, *rest: str | Path, package: tuple[str, str] = LIBRARY, script: Path = SCRIPT
 ) -> dict[str, Any]:
     """Run a client script and return its report."""
     node, library = npm.installed(*package)
-    done = subprocess.run(
-        # Before node 22, the built-in WebSocket needs a flag, and node prints a warning.
-        [*node.node, "--experimental-websocket", "--no-warnings", script, kind, library, *rest],
-        cwd=home,
-        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline"}),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    seen: dict[str, Any] = json.loads(done.stdout)
-    return seen
+    # Before node 22, the built-in WebSocket needs a flag, and node prints a warning.
+    options = ["--experimental-websocket", "--no-warnings"]
+    return npm.run_script(home, *node.node, *options, script, kind, library, *rest)
 
 
 def check(home: Path, seen: dict[str, Any]) -> None:
@@ -70,7 +57,7 @@ def check(home: Path, seen: dict[str, Any]) -> None:
 
 
 def test_conversation_over_stdio(tmp_path: Path) -> None:
-    seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc")
+    seen = run_client(tmp_path, "lines", *cli_process.PROGRAM, "rpc")
     check(tmp_path, seen)
     assert seen["code"] == 0
 
@@ -78,7 +65,7 @@ def test_conversation_over_stdio(tmp_path: Path) -> None:
 def test_conversation_over_websocket(tmp_path: Path) -> None:
     _, sockets = npm.installed(*SOCKETS)
     with serving(tmp_path) as (process, address):
-        seen = driven(tmp_path, "websocket", sockets, address, TOKEN)
+        seen = run_client(tmp_path, "websocket", sockets, address, TOKEN)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     check(tmp_path, seen)
@@ -87,7 +74,7 @@ def test_conversation_over_websocket(tmp_path: Path) -> None:
     assert seen["code"] == 1009
 
 
-def check_other(home: Path, seen: dict[str, Any]) -> None:
+def check_vscode(home: Path, seen: dict[str, Any]) -> None:
     assert seen["reply"]["status"] == "completed"
     deltas = [each["payload"]["text"] for each in seen["events"] if each["type"] == "message.delta"]
     assert "".join(deltas) == seen["reply"]["text"]
@@ -102,17 +89,17 @@ def check_other(home: Path, seen: dict[str, Any]) -> None:
 
 
 def test_conversation_with_vscode_jsonrpc(tmp_path: Path) -> None:
-    seen = driven(tmp_path, "lines", *cli_process.PROGRAM, "rpc", package=VSCODE, script=OTHER)
-    check_other(tmp_path, seen)
+    seen = run_client(tmp_path, "lines", *cli_process.PROGRAM, "rpc", package=VSCODE, script=OTHER)
+    check_vscode(tmp_path, seen)
     assert seen["code"] == 0
 
 
 def test_conversation_over_the_browser_websocket(tmp_path: Path) -> None:
     with serving(tmp_path) as (process, address):
-        seen = driven(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
+        seen = run_client(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
-    check_other(tmp_path, seen)
+    check_vscode(tmp_path, seen)
     assert seen["code"] == 1000
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, types
 from holdfast.tui import approval_panel
 from tests.acceptance.installation import Installed, quietly
 from tests.acceptance.tmux import Terminal
@@ -115,26 +114,6 @@ def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: I
     terminal.tmux("send-keys", "C-q")
     # As the screen left it: a shell sets it right before it asks for more.
     assert "Traceback" not in terminal.wait_for("left with 0, icanon", last="$")
-
-
-def test_ten_thousand_messages_open_and_scroll(terminal: Terminal, whole: Installed, tmp_path: Path) -> None:
-    path = tmp_path / "long.db"
-    roles: tuple[types.Role, ...] = ("user", "assistant")
-    with SessionDB(path) as db:
-        db.create_session("talk", source="test", title="Counting")
-        for start in range(0, 10_000, 1000):
-            said = [types.NewMessage(role=roles[n % 2], content=f"number {n + 1}.") for n in range(start, start + 1000)]
-            db.append_messages("talk", said)
-        db.commit_compaction(db.acquire_lease("talk", "compact"), summary="## Goal\n\nCount on.", cut_seq=9_996)
-    terminal.open_shell(whole, tmp_path, 100, 30, HOLDFAST_MODEL="offline")
-    terminal.type(f"clear; holdfast tui -c --db {path}")
-    terminal.wait_for("Counting · 10,000 messages · 1 compaction", "number 10000.", "Message.")
-    terminal.tmux("send-keys", "F6", "Home")
-    terminal.wait_for("▌ number 1.")
-    terminal.tmux("send-keys", "End", "p", "Enter")
-    terminal.wait_for("Originals: messages 1 to 9,996", "Summary of messages 1 to 9,996", "Count on.", "number 1.")
-    terminal.tmux("send-keys", "Escape")
-    terminal.wait_for("number 10000.", "a summary replaces messages 1 to 9,996")
 
 
 @pytest.mark.parametrize(("asked", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130)])

@@ -77,11 +77,8 @@ def read(*lines: bytes, longest: int = channel.MAX_FRAME_BYTES) -> tuple[list[di
     ("wrong", "code"),
     [
         (b"{", -32700),
-        (b"[" * 5_000, -32700),
         (line(HELLO).decode().encode("utf-16"), -32700),
         (b"\xef\xbb\xbf" + line(HELLO), -32700),
-        (b'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": 1e999}}', -32700),
-        (b'{"a": NaN}', -32700),
         (b"[1]", -32600),
         (line({"id": 5, "method": "x"}), -32600),
         (line({"jsonrpc": "1.0", "method": "x"}), -32600),

@@ -39,7 +39,7 @@ async def answer_invalid() -> object:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "expected"),
     [
         (lambda: fail(acp.RequestError(-32603, "No", {"details": "private"})), "request: 'No: private'."),
         (lambda: fail(acp.RequestError(-32603, "No", {"details": 7, "message": "no"})), "request: 'No: no'."),
@@ -48,10 +48,10 @@ async def answer_invalid() -> object:
         (lambda: asyncio.Event().wait(), "did not answer within 0.01 s"),
     ],
 )
-async def test_failed_request_is_a_tool_error(answer: Callable[[], Awaitable[object]], said: str) -> None:
+async def test_failed_request_is_a_tool_error(answer: Callable[[], Awaitable[object]], expected: str) -> None:
     with pytest.raises(errors.ToolFailed) as found:
         await client.request(answer(), 0.01)
-    assert said in str(found.value)
+    assert expected in str(found.value)
     assert not isinstance(found.value, client.NotOffered)
 
 
@@ -103,10 +103,10 @@ async def test_new_file_is_written_by_the_editor_and_a_missing_one_reported(tmp_
         assert (await do.text("write_file", path="deep/er/a.txt", content="x\n")).startswith("Written: ")
         assert do.acts[-1].summary.startswith("Write the new file ")
         assert (editor.asked[-1], (tmp_path / "deep/er/a.txt").read_text()) == ("write", "x\n")
-        for buffer, said in ((None, "No such file"), ("", "No such file"), ("not saved yet", "1\tnot saved yet")):
+        for buffer, expected in ((None, "No such file"), ("", "No such file"), ("not saved yet", "1\tnot saved yet")):
             if buffer is not None:
                 editor.buffers[str(tmp_path / "a.txt")] = buffer
-            assert said in await do.text("read_file", path="a.txt")
+            assert expected in await do.text("read_file", path="a.txt")
         assert "a.txt:1: x" in await do.text("search_files", text="x")
 
 

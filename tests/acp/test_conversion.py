@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 from holdfast import errors, events, types
 from holdfast.acp import conversion, diffs, plans
 from holdfast.model import base as model
-from holdfast.tools.files import diff, file_tools, images
+from holdfast.tools.files import diff, file_tools
 from tests.support.acp_editor import open_editor
 from tests.support.agents import turn_result
 from tests.support.file_tools import FileTools
@@ -33,10 +33,10 @@ def resource(words: str, uri: str = "file:///a/b.txt") -> schema.EmbeddedResourc
 
 
 def test_text_and_resources_of_a_prompt_are_distinguished() -> None:
-    said = conversion.parse_prompt([text("Look at"), resource("secret plan"), text(" please")])
-    assert said.text == "Look at @b.txt please"
-    assert not said.is_plain
-    pieces = [each for each in said.pieces if isinstance(each, conversion.TextPiece)]
+    parsed = conversion.parse_prompt([text("Look at"), resource("secret plan"), text(" please")])
+    assert parsed.text == "Look at @b.txt please"
+    assert not parsed.is_plain
+    pieces = [each for each in parsed.pieces if isinstance(each, conversion.TextPiece)]
     known = {"uri": "file:///a/b.txt", "name": "b.txt"}
     assert [conversion.text_part(each).get("resource") for each in pieces] == [None, known, None]
     blob = schema.BlobResourceContents(uri="file:///a.bin", blob="AAAA", mime_type="application/octet-stream")
@@ -61,12 +61,6 @@ def test_resource_of_an_older_version_comes_back() -> None:
     known = {"uri": "file:///a/b.txt", "name": "b.txt"}
     stored = {"type": "text", "text": "\n\nfile:///a/b.txt\n````\none\n```\n````\n\n", "resource": known}
     assert conversion.content_blocks([stored]) == [resource("one\n```")]
-
-
-def test_large_picture_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "MAX_BYTES", 2)
-    with pytest.raises(errors.RpcRefused, match="bytes"):
-        conversion.parse_prompt([schema.ImageContentBlock(type="image", data="AAAA", mime_type="image/png")])
 
 
 # --- calls -----------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -103,13 +104,13 @@ class SseServer:
     """A server with the SSE transport: the responses to requests are events of one stream."""
 
     def __init__(self) -> None:
-        self.said, self.keys = asyncio.Queue[Any](), set[str | None]()
+        self.outbound, self.keys = asyncio.Queue[Any](), set[str | None]()
         routes = [Route("/sse", self._stream), Route("/messages", self._take, methods=["POST"])]
         self.app = Router(routes)
 
     async def _events(self) -> AsyncIterator[str]:
         yield "event: endpoint\ndata: /messages?sessionId=1\n\n"
-        while (message := await self.said.get()) is not None:
+        while (message := await self.outbound.get()) is not None:
             yield f"event: message\ndata: {json.dumps(message)}\n\n"
 
     async def _stream(self, request: Request) -> Response:
@@ -121,7 +122,7 @@ class SseServer:
         message = await request.json()
         if "id" in message:
             unknown = {"error": {"code": -32601, "message": "no"}}
-            self.said.put_nowait({"jsonrpc": "2.0", "id": message["id"], **ANSWERS.get(message["method"], unknown)})
+            self.outbound.put_nowait({"jsonrpc": "2.0", "id": message["id"], **ANSWERS.get(message["method"], unknown)})
         return Response(status_code=202)
 
 
@@ -133,24 +134,21 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 
-async def attempt(call: Callable[[], Awaitable[object]]) -> object:
-    try:
-        return await call()
-    except errors.ToolFailed as error:
-        return error
-
-
 async def test_sse_server_is_connected_again_when_its_stream_ends(tmp_path: Path) -> None:
     there, listening = SseServer(), server.bind("127.0.0.1", 0, has_tokens=False)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/sse"
     headers = [schema.HttpHeader(name="x-key", value="secret-value")]
     given = schema.SseMcpServer(type="sse", name="old", url=url, headers=headers)
+
+    async def is_connected() -> bool:
+        with suppress(errors.ToolFailed):
+            return await run(tool) == "fine"
+        return False
+
     async with server.serve(there.app, listening), mcp_servers.open_servers([given], tmp_path) as source:
         tool = (await wait_tool(source, "old__ok"))["old__ok"]
         assert await run(tool) == "fine"
         assert there.keys == {"secret-value"}
-        there.said.put_nowait(None)
-        async with asyncio.timeout(stage.PATIENCE):
-            while await attempt(lambda: run(tool)) != "fine":
-                await asyncio.sleep(0.02)
-        there.said.put_nowait(None)
+        there.outbound.put_nowait(None)
+        await polling.until_async(is_connected, seconds=stage.PATIENCE)
+        there.outbound.put_nowait(None)

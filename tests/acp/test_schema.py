@@ -13,7 +13,7 @@ def update(**fields: Any) -> acp_schema.Frame:
     return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "one", "update": fields}}
 
 
-def said(**fields: Any) -> acp_schema.Frame:
+def message_chunk(**fields: Any) -> acp_schema.Frame:
     return update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": "Good morning."}, **fields)
 
 
@@ -34,7 +34,7 @@ def open_wire() -> acp_schema.Wire:
     ("frame", "why"),
     [
         ({"id": "ask", "result": {"stopReason": "end_turn"}}, "not a frame"),
-        (said(colour="blue"), "colour"),
+        (message_chunk(colour="blue"), "colour"),
         (call(content=[{"type": "diff", "path": "/a", "newText": "y", "colour": 1}]), "colour"),
         (call(status="running"), "running"),
         (update(sessionUpdate="telepathy"), "telepathy"),
@@ -55,7 +55,7 @@ def test_error_is_found_and_named(frame: Any, why: str) -> None:
 def test_sessions_and_open_calls_are_tracked() -> None:
     wire = acp_schema.Wire()
     with pytest.raises(acp_schema.Wrong, match="does not know yet"):
-        wire.got(said())
+        wire.got(message_chunk())
     wire.sent({"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": {"sessionId": "one"}})
     wire.got(call())
     assert wire.open_calls("one") == {"first"}

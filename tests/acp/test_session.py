@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -12,11 +13,13 @@ from holdfast import AsyncSessionDB, content_parts, errors, types
 from holdfast.acp import session as sessions
 from holdfast.agent.commands import base as commands
 from holdfast.model import base
+from holdfast.tools.files import images
 from tests.support import agents, approvals
 from tests.support.acp_editor import Program, connect, open_editor, refusal, result
 from tests.support.compaction import WINDOW, fill
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+LARGE_PNG = base64.b64encode(base64.b64decode(PNG) + bytes(images.MAX_BYTES)).decode()
 
 BIG = "x" * 2_000_000
 WHERE: dict[str, Any] = {"cwd": "/", "mcpServers": []}
@@ -68,8 +71,8 @@ async def test_attachments_reach_the_model_and_are_loaded_unchanged() -> None:
         (asked,) = editor.program.model.requests
         assert "file:///a/b.py" in str(asked.messages[-1].content)
         assert PNG in str(asked.messages[-1].content)
-        (said, _) = await editor.program.db.transcript(session)
-        assert BIG in str(said.content)
+        (stored, _) = await editor.program.db.transcript(session)
+        assert BIG in str(stored.content)
         await editor.ask("session/load", sessionId=session, **WHERE)
         shown = [each["content"] for each in editor.received("user_message_chunk")]
         assert [each["type"] for each in shown] == ["text", "resource_link", "resource", "image"]
@@ -83,9 +86,9 @@ async def test_text_of_a_prompt_is_stored_verbatim() -> None:
         blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "  two"}]
         await editor.ask("session/prompt", sessionId=session, prompt=blocks)
         await editor.prompt(session, "  //no command ")
-        said = [each.content for each in await editor.program.db.transcript(session) if each.role == "user"]
-        assert said[0][-1] == {"type": "text", "text": "    indented\nnext\n"}
-        assert said[1:] == [blocks, "  /no command "]
+        stored = [each.content for each in await editor.program.db.transcript(session) if each.role == "user"]
+        assert stored[0][-1] == {"type": "text", "text": "    indented\nnext\n"}
+        assert stored[1:] == [blocks, "  /no command "]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,9 @@ async def test_text_of_a_prompt_is_stored_verbatim() -> None:
         [{"type": "audio", "data": "AAAA", "mimeType": "audio/wav"}],
         [{"type": "image", "data": "no base64", "mimeType": "image/png"}],
         [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],
+        [{"type": "image", "data": LARGE_PNG, "mimeType": "image/png"}],
     ],
+    ids=["empty", "audio", "no base64", "no image", "too large"],
 )
 async def test_invalid_prompt_is_refused_and_leaves_nothing_behind(prompt: list[dict[str, Any]]) -> None:
     async with open_editor() as editor:
@@ -107,8 +112,8 @@ async def test_invalid_prompt_is_refused_and_leaves_nothing_behind(prompt: list[
 
 @pytest.mark.parametrize("words", ["", "I must not say"])
 async def test_refusal_of_the_provider_is_a_refusal(words: str) -> None:
-    said = (content_parts.Text(words),) if words else ()
-    refused = base.Reply(said, (), "refused", types.Usage(), "scripted/model")
+    parts = (content_parts.Text(words),) if words else ()
+    refused = base.Reply(parts, (), "refused", types.Usage(), "scripted/model")
     async with open_editor([refused, "well"]) as editor:
         session = await editor.new()
         assert await editor.prompt(session, "go") == "refusal"
@@ -210,50 +215,49 @@ async def test_remembered_approval_is_not_asked_for_again() -> None:
 # --- cancellation --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["session", "request", "shutdown"])
-async def test_cancelled_answer_keeps_the_text_so_far(how: str) -> None:
-    model = agents.Trickle("so far ")
-    async with open_editor(model=model) as editor:
-        session = await editor.new()
-        prompting = editor.prompting(session, "hello")
-        await model.stuck.reached.wait()
-        if how == "session":
-            editor.notify("session/cancel", sessionId=session)
-        elif how == "request":
-            editor.notify("$/cancel_request", requestId=editor.number)
-        else:
-            editor.serving.cancel()
-        assert result(await prompting) == CANCELLED
-        if how == "shutdown":
-            await asyncio.wait([editor.serving])
-        said = await editor.program.db.transcript(session)
-        assert [each.role for each in said] == ["user", "assistant"]
-        assert "so far" in str(said[1].content)
-
-
-async def test_disconnected_editor_loses_nothing_of_its_turn(db: AsyncSessionDB) -> None:
+@pytest.mark.parametrize("how", ["cancel", "cancel_request", "close", "load", "shutdown", "disconnect"])
+async def test_ended_turn_keeps_the_text_so_far(how: str, db: AsyncSessionDB) -> None:
     model = agents.Trickle("so far ")
     program = Program(db, model)
     async with connect(program) as editor:
         session = await editor.new()
-        editor.prompting(session, "hello")
-        editor.prompting(session, "this one waits")
+        prompting = editor.prompting(session, "hello")
         await model.stuck.reached.wait()
-        editor.vanish()
-        await asyncio.wait([editor.serving])
-    assert program.open == 0
-    assert [each.role for each in await db.transcript(session)] == ["user", "assistant"]
+        if how == "cancel":
+            editor.notify("session/cancel", sessionId=session)
+        elif how == "cancel_request":
+            editor.notify("$/cancel_request", requestId=editor.number)
+        elif how == "shutdown":
+            editor.serving.cancel()
+        elif how == "disconnect":
+            editor.prompting(session, "this one waits")
+            editor.vanish()
+        else:
+            await editor.ask(f"session/{how}", sessionId=session, **(WHERE if how == "load" else {}))
+        if how != "disconnect":
+            assert result(await prompting) == CANCELLED
+        if how in ("shutdown", "disconnect"):
+            await asyncio.wait([editor.serving])
+        assert program.open == (how in ("cancel", "cancel_request", "load"))
+        user, partial = await db.transcript(session)
+        assert (content_parts.text(user.content), partial.role) == ("hello", "assistant")
+        assert "so far" in str(partial.content)
 
 
-async def test_cancellation_withdraws_a_permission_request() -> None:
-    async with open_editor([approvals.shell_reply("make test"), "here I am"]) as editor:
+@pytest.mark.parametrize("how", ["cancelled", "read-only"])
+async def test_withdrawn_permission_request_runs_nothing(how: str) -> None:
+    async with open_editor([approvals.shell_reply("make test"), "A pity.", "here I am"]) as editor:
         editor.answer = lambda _: None
         session = await editor.new()
         prompting = editor.prompting(session, "go")
         await editor.wait_question()
-        editor.notify("session/cancel", sessionId=session)
-        assert result(await prompting) == CANCELLED
+        if how == "cancelled":
+            editor.notify("session/cancel", sessionId=session)
+        else:
+            await editor.ask("session/set_mode", sessionId=session, modeId="read-only")
+        assert result(await prompting)["stopReason"] == ("cancelled" if how == "cancelled" else "end_turn")
         assert editor.program.shell.ran == []
+        assert editor.received("tool_call_update")[-1]["status"] == "failed"
         assert editor.open_calls(session) == set()
         assert await editor.prompt(session, "hello") == "end_turn"
 
@@ -330,8 +334,8 @@ async def test_available_commands_are_listed_and_updated() -> None:
         expected = {"name": "wiki:greet", "description": "Greets.", "input": {"hint": "NAME"}}
         assert listed["availableCommands"][-1] == expected
         assert await editor.prompt(session, "/wiki:greet Ann") == "end_turn"
-        (said, _) = await editor.program.db.transcript(session)
-        assert "Greet Ann" in str(said.content)
+        (stored, _) = await editor.program.db.transcript(session)
+        assert "Greet Ann" in str(stored.content)
 
 
 async def test_command_is_answered_and_is_no_message() -> None:

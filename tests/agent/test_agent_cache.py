@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, types
+from holdfast import AIAgent, AsyncSessionDB, errors
 from holdfast.agent import agent_cache
 from holdfast.compaction import hooks
 from holdfast.model import ScriptedModel
-from tests.support import agents, conversations
+from tests.support import agents, conversations, polling
 from tests.support.compaction import FakeSummarizer, blocked_summary, compacting_agent, fill
 
 
@@ -36,31 +36,23 @@ class Builder:
         self.closed.append(session_id)
 
 
-async def test_switching_conversations_reloads_nothing(caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
+async def test_conversation_is_reloaded_only_after_a_write_of_another_process(
+    caplog: pytest.LogCaptureFixture, db: AsyncSessionDB
+) -> None:
     cache = agent_cache.AgentCache(builder := Builder(db))
-    assert await cache.get("one") is await cache.get("one")  # without messages there is nothing to compare
+    assert await cache.get("talk") is await cache.get("talk")  # without messages there is nothing to compare
     for _ in range(3):
-        for name in ("one", "two"):
+        for name in ("talk", "other"):
             await (await cache.get(name)).run_conversation("Hello")
-    assert builder.built == ["one", "two"]
-    assert [(await cache.get(name)).context_cache.loads for name in ("one", "two")] == [1, 1]
-    assert caplog.messages == []
-
-
-async def test_write_of_another_process_reloads_this_conversation_only(db: AsyncSessionDB) -> None:
-    cache = agent_cache.AgentCache(Builder(db))
     agent, other = await cache.get("talk"), await cache.get("other")
-    for one in (agent, agent, other):
-        await one.run_conversation("Hello")
-    assert agent.context_cache.loads == 1
+    assert (builder.built, agent.context_cache.loads, other.context_cache.loads) == (["talk", "other"], 1, 1)
     await db.append_message("talk", role="user", content="From elsewhere.")
     assert await cache.get("talk") is agent
     assert (await cache.get("other")).context_cache.mark is not None
     assert agent.context_cache.mark is None
     await agent.run_conversation("And?")
-    assert isinstance(agent.model, ScriptedModel)
     assert ("user", "From elsewhere.") in agents.shape(agent.model.requests[-1].messages)
-    assert agent.context_cache.loads == 2
+    assert (agent.context_cache.loads, caplog.messages) == (2, [])
 
 
 async def test_concurrent_callers_share_a_build_even_if_one_is_cancelled(db: AsyncSessionDB) -> None:
@@ -82,19 +74,16 @@ async def test_failed_build_is_tried_again_by_the_next_caller(db: AsyncSessionDB
 
 
 @pytest.mark.parametrize("error", [errors.StoreBusy(), AttributeError("snapshot")])
-async def test_agent_is_used_as_it_is_while_the_store_cannot_be_read(error: Exception, db: AsyncSessionDB) -> None:
+async def test_agent_is_used_as_it_is_while_the_store_cannot_be_read(
+    error: Exception, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache = agent_cache.AgentCache(Builder(db))
     agent = await cache.get("talk")
     await agent.run_conversation("Hello")
-    mark, works = agent.context_cache.mark, db.snapshot
-
-    async def fail(_: str) -> types.Snapshot:
-        raise error
-
-    db.snapshot = fail  # type: ignore[method-assign,assignment]
+    mark = agent.context_cache.mark
+    monkeypatch.setattr(db, "snapshot", agents.failing(error))
     assert await cache.get("talk") is agent
     assert agent.context_cache.mark == mark
-    db.snapshot = works  # type: ignore[method-assign]
 
 
 async def test_least_recently_used_agents_are_dropped_but_none_in_use(db: AsyncSessionDB) -> None:
@@ -103,8 +92,7 @@ async def test_least_recently_used_agents_are_dropped_but_none_in_use(db: AsyncS
     clock, given = conversations.Clock(), {"model": agents.Trickle("Hm")}
     cache = agent_cache.AgentCache(builder := Builder(db, **given), size=1, clock=clock)
     busy = await cache.get("busy")
-    turn = asyncio.create_task(busy.run_conversation("Hello"))
-    await given["model"].stuck.reached.wait()
+    turn = await polling.start(busy.run_conversation("Hello"), given["model"].stuck.reached)
     builder.given = {"model": ScriptedModel(["ok"], window=8_000), "summarizer": FakeSummarizer(slow)}
     compacting = await cache.get("compacting")
     await compacting.run_conversation("Hello")
@@ -138,8 +126,7 @@ async def test_dropped_agents_call_their_closing_hooks(db: AsyncSessionDB) -> No
 async def test_agent_dropped_during_a_turn_finishes_it_before_its_hooks(db: AsyncSessionDB) -> None:
     gate, model = agents.Gate(), ScriptedModel([agents.calls("wait"), "Done."])
     cache = agent_cache.AgentCache(builder := Builder(db, model=model, tools=[agents.tool("wait", gate)]))
-    turn = asyncio.create_task((await cache.get("a")).run_conversation("Hello"))
-    await gate.reached.wait()
+    turn = await polling.start((await cache.get("a")).run_conversation("Hello"), gate.reached)
     cache.forget("a")
     await cache.close()
     assert builder.closed == []
@@ -157,8 +144,7 @@ async def test_close_stops_the_compaction_of_a_dropped_agent(db: AsyncSessionDB)
 
     cache = agent_cache.AgentCache(build)
     one = await cache.get("talk")
-    compaction = asyncio.create_task(one.compress_context(force=True))
-    await reached.wait()
+    compaction = await polling.start(one.compress_context(force=True), reached)
     cache.forget("talk")
     assert await cache.get("talk") is not one
     await cache.close()

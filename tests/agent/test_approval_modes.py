@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Literal
 
 import pytest
 
-from holdfast import AsyncSessionDB, types
+from holdfast import AsyncSessionDB, errors, events, types
 from holdfast.agent import approvals
+from holdfast.agent import memory as agent_memory
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
 from holdfast.tools import decorator, memory, plugins
 from holdfast.tools.permissions import rules
 from tests.support import agents
 from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, policy, shell_script
+from tests.support.polling import until_async
 
 Audit = list[tuple[str, bool, str]]
 
@@ -70,22 +73,14 @@ async def test_mode_decides_for_file_changes_and_commands(
     assert shell.ran == []
 
 
-class EmptyNotes:
-    """Notes that can only be listed."""
-
-    async def memories(self) -> list[types.Memory]:
-        return []
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(name)
-
-
 @pytest.mark.parametrize("action", ["remember", "revise", "forget", "list"])
 async def test_read_only_lists_notes_and_changes_none(action: str, db: AsyncSessionDB) -> None:
-    call = (memory.memory(EmptyNotes()), {"action": action, "text": "x", "id": 1})
+    note = await db.memory.add("", "Likes tea.")
+    call = (memory.memory(agent_memory.Notes(db, "")), {"action": action, "text": "x", "id": note.id})
     (result,), audit = await run_calls(db, "read-only", call)
+    assert await db.memory.all("") == [note]
     if action == "list":
-        assert "Nothing is remembered" in result
+        assert note.text in result
     else:
         assert approvals.READ_ONLY in result
         assert audit == [("memory", False, "mode: read-only")]
@@ -115,6 +110,28 @@ async def test_pending_call_is_not_run_after_a_change_to_read_only(approved: boo
         host.approvals.set_mode("read-only")
     assert host.shell.ran == []
     assert await audit_rows(db) == [("make", False, "mode: read-only", None)]
+
+
+async def test_change_to_read_only_denies_pending_actions_except_reads(db: AsyncSessionDB) -> None:
+    permissions, done = approvals.Approvals(db.permissions, law=policy(ask=["read_file", "write_file"])), list[str]()
+    gate = permissions.gate(lambda: "talk", lambda _: None)
+    await db.create_session("talk", source="test")
+
+    async def run(tool: str, kind: Literal["look", "change"]) -> None:
+        act = tools.Act(tool=tool, kind=kind, summary="Try.", paths=("/p/a",))
+        async with gate(types.ToolCall(tool, tool, {}), act):
+            done.append(tool)
+
+    with permissions.accept_answers("talk"):
+        running = asyncio.gather(run("read_file", "look"), run("write_file", "change"), return_exceptions=True)
+        await until_async(lambda: len(permissions.pending("talk")) == 2)
+        permissions.set_mode("read-only")
+        decided = {each.asked.tool: each.decision.done() for each in permissions.pending("talk")}
+        assert decided == {"read_file": False, "write_file": True}
+        (read,) = [each.asked for each in permissions.pending("talk") if each.asked.tool == "read_file"]
+        await permissions.answer("talk", events.Approve(read.request_id, "once"))
+        assert [type(each) for each in await running] == [type(None), errors.NotAllowed]
+    assert done == ["read_file"]
 
 
 async def test_allowed_call_is_not_run_if_the_mode_changes_while_it_is_audited(db: AsyncSessionDB) -> None:

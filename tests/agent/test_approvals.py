@@ -288,7 +288,10 @@ async def test_yes_covers_nothing_dangerous_or_perhaps_forbidden(db: AsyncSessio
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_no_text_of_a_tool_file_or_model_grants_permission(text: str, tmp_path: Path, db: AsyncSessionDB) -> None:
+async def test_no_text_of_a_tool_file_note_or_model_grants_permission(
+    text: str, tmp_path: Path, db: AsyncSessionDB
+) -> None:
+    await db.memory.add("", text)
     (tmp_path / "AGENTS.md").write_text(text)
     (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
     shell = Shell()
@@ -300,45 +303,39 @@ async def test_no_text_of_a_tool_file_or_model_grants_permission(text: str, tmp_
         tools=[agents.says("look", text), shell.tool],
         folder=str(tmp_path),
         context_files=True,
+        remembers=True,
         approvals=approvals.Approvals(db.permissions),
     )
     await agent.run_conversation(text)
     await agent.run_conversation("go")
-    assert any(text.partition("\n")[0] in str(each.content) for each in model.requests[-1].messages)
+    first = text.partition("\n")[0]
+    assert any(first in str(each.content) for each in model.requests[-1].messages)
+    assert model.requests[-1].system.count(first) == 2
     assert shell.ran == []
     assert await db.permissions.grants("", "talk") == []
     assert [allowed for _, allowed, _, _ in await audit_rows(db)] == [False]
 
 
-class BrokenPermissions:
-    """The permissions of a store in which some operations fail."""
-
-    def __init__(self, db: AsyncSessionDB, *failing: str) -> None:
-        self._permissions, self._failing = db.permissions, failing
-
-    def __getattr__(self, name: str) -> Any:
-        return self._fail if name in self._failing else getattr(self._permissions, name)
-
-    async def _fail(self, *_: object, **__: object) -> None:
-        raise errors.StoreFull
-
-
-async def test_call_that_cannot_be_audited_is_not_run(db: AsyncSessionDB) -> None:
-    broken = BrokenPermissions(db, "begin_audit")
-    async with ApprovalRuntime(db, shell_script("make"), law=policy(allow=["shell"]), permissions=broken) as host:
+async def test_call_that_cannot_be_audited_is_not_run(db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db.permissions, "begin_audit", agents.failing(errors.StoreFull()))
+    async with ApprovalRuntime(db, shell_script("make"), law=policy(allow=["shell"])) as host:
         assert (await host.run_turn()).completed
     assert host.shell.ran == []
     assert approvals.NOT_RECORDED in host.results[0]
 
 
-async def test_rules_and_single_approvals_hold_while_grants_are_unavailable(db: AsyncSessionDB) -> None:
+async def test_rules_and_single_approvals_hold_while_grants_are_unavailable(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def approve(_: tools.Act) -> events.Answered:
         return "always"
 
-    shell, broken = Shell(), BrokenPermissions(db, "grants", "grant")
-    desk = approvals.Approvals(broken, law=policy(allow=["shell(make)"]), approve=approve)  # type: ignore[arg-type]
+    for name in ("grants", "grant"):
+        monkeypatch.setattr(db.permissions, name, agents.failing(errors.StoreFull()))
+    shell, law = Shell(), policy(allow=["shell(make)"])
+    granted = approvals.Approvals(db.permissions, law=law, approve=approve)
     model = ScriptedModel(shell_script("make", "ls"))
-    await agents.agent(db, model, tools=[shell.tool], approvals=desk).run_conversation("go")
+    await agents.agent(db, model, tools=[shell.tool], approvals=granted).run_conversation("go")
     assert shell.ran == ["make", "ls"]
     decided = [(what, by) for what, _, by, _ in await audit_rows(db)]
     assert decided == [("make", "rule: allow shell(make)"), ("ls", "the program: once")]
@@ -362,13 +359,3 @@ async def test_audit_log_has_no_secrets_and_the_outcome_of_every_call(db: AsyncS
     assert shell.ran[0] == f"deploy --key {key}"
     audited = [(what, ok) for what, _, _, ok in await audit_rows(db)]
     assert audited == [("deploy --key [redacted]", False), ("make more", False)]
-
-
-async def test_call_is_audited_before_it_runs(db: AsyncSessionDB) -> None:
-    async def look() -> str:
-        (act,) = await db.permissions.audit_log()
-        return f"{act.summary} {act.allowed} {act.ended_at} {act.ok}"
-
-    async with ApprovalRuntime(db, shell_script("make"), law=policy(allow=["shell"]), shell=Shell(look)) as host:
-        await host.run_turn()
-    assert host.results == ["make True None None"]

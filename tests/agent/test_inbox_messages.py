@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 
@@ -28,12 +28,8 @@ async def log(db: AsyncSessionDB, conversation: str = "talk") -> list[str]:
 
 
 def outcomes(db: AsyncSessionDB, rows: list[types.InboxEntry]) -> list[tuple[str | None, int | None]]:
-    def find(key: str) -> tuple[Any, ...]:
-        row = db.db.driver.read(lambda tx: tx.one("inbox_by_key", key=key))
-        assert row is not None
-        return row
-
-    return [(row[6], row[7]) for row in map(find, [each.key for each in rows])]
+    found = [db.db.driver.read(lambda tx, key=each.key: tx.one("inbox_by_key", key=key)) for each in rows]
+    return [(row[6], row[7]) for row in found]
 
 
 async def settled(db: AsyncSessionDB) -> None:
@@ -114,7 +110,6 @@ async def test_interrupt_of_an_entry_leaves_the_message_behind_it(db: AsyncSessi
         answered = run.submit("talk", events.Submit("And now?"))
         await slow.stuck.reached.wait()
         agent = run.agents.peek("talk")
-        assert agent is not None
         agent.model = ScriptedModel(["Fine."])
         await run.send("talk", events.Interrupt())
         assert (await answered).completed
@@ -157,13 +152,10 @@ async def test_entry_that_was_answered_but_not_settled_is_not_answered_again(db:
 async def test_store_failure_leaves_the_entry_and_the_message_is_answered(
     failing: str, first: list[str], second: list[str], monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    async def fail(*_: object) -> None:
-        raise errors.StoreFull()
-
     rows = await add_entries(db, "one")
     async with open_runtime(db, ScriptedModel(first)) as run:
         with monkeypatch.context() as patched:
-            patched.setattr(type(db.mail), failing, fail)
+            patched.setattr(type(db.mail), failing, agents.failing(errors.StoreFull()))
             assert (await run.submit("talk", events.Submit("And now?"))).final_response == "Fine."
         assert await db.mail.inbox_entries() == rows
     async with open_runtime(db, ScriptedModel(second)) as run:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from holdfast import AIAgent, AsyncSessionDB, errors, events, types
+from holdfast import AIAgent, AsyncSessionDB, errors, events
 from holdfast.agent import memory as agent_memory
 from holdfast.agent.commands import status
 from holdfast.model import ScriptedModel, base
@@ -70,13 +68,9 @@ async def test_agent_without_memory_has_neither_section_nor_tool_nor_review(db: 
 
 async def test_unreadable_notes_do_not_stop_a_turn(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     await db.memory.add("", "Likes tea.")
-
-    async def fail(_: agent_memory.Notes) -> Sequence[types.Memory]:
-        raise errors.StoreBusy()
-
     agent = remembering_agent(db, model := ScriptedModel(["Hello.", "Tea?"]))
     with monkeypatch.context() as broken:
-        broken.setattr(agent_memory.Notes, "memories", fail)
+        broken.setattr(agent_memory.Notes, "memories", agents.failing(errors.StoreBusy()))
         assert (await agent.run_conversation("Hi")).completed
     await agent.run_conversation("Hi again")
     assert ["tea" in system for system in systems(model)] == [False, True]

@@ -52,8 +52,6 @@ class OtherProcess:
         await asyncio.to_thread(self._do, line)
 
     def _do(self, line: str) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         print(line, file=self._process.stdin)
         assert self._process.stdout.readline() == "done\n"
 
@@ -89,8 +87,8 @@ async def test_turn_follows_foreign_turn(notified: bool, other: OtherProcess, mo
         seen: list[events.AnyEvent] = []
         agent = agents.agent(db, ScriptedModel(["Here."]), session_id=name)
         async with listening(db) as received:
-            waiting = asyncio.create_task(agent.run_conversation("Hello", emit=seen.append))
-            await polling.until_async(lambda: "TurnQueued" in agents.kinds(seen))
+            work = agent.run_conversation("Hello", emit=seen.append)
+            waiting = await polling.start(work, lambda: "TurnQueued" in agents.kinds(seen))
             await other.do(f"free {name}")
             assert (await waiting).final_response == "Here."
             assert notified or received == [notifications.LOST]
@@ -114,6 +112,5 @@ async def test_inbox_entry_of_another_process_is_delivered_also_after_a_lost_con
                     assert postgres.admin().execute(LISTENERS, (application,)).fetchall() == [(True,)]
                     await polling.until_async(lambda: received == [notifications.LOST] * 2)
                 finished = (await events_until(stream, events.TurnFinished))[-1].event
-                assert isinstance(finished, events.TurnFinished)
                 assert finished.result.final_response == "Saw it."
         assert (notifications.Hint("came", conversation) in received) is not lost

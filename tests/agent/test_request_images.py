@@ -35,10 +35,6 @@ async def part(db: AsyncSessionDB, data: bytes = PICTURE) -> dict[str, Any]:
     return {"type": "image", "blob": (await db.blobs.put(data, "image/png")).digest}
 
 
-def create(api: Api, server: Server) -> Any:
-    return api.adapter("m", base_url=server.url, key="k", window=100_000)
-
-
 def sent(request: models.Request) -> list[str]:
     """Return the images of a request, and the texts in the place of others."""
     parts = [each for message in request.messages if isinstance(message.content, list) for each in message.content]
@@ -57,7 +53,7 @@ async def test_provider_receives_the_bytes_of_an_image(
     opened, real = list[str](), blob_files.BlobFiles.open
     monkeypatch.setattr(blob_files.BlobFiles, "open", lambda self, digest: opened.append(digest) or real(self, digest))
     async with Server(api.whole) as server:
-        model = create(api, server)
+        model = api.create(server, window=100_000)
         async with gateways.open_gateway(db, model) as (running, chat):
             for number, text in enumerate(("What is it?", "And now?")):
                 given = () if number else (platform.Attachment(PICTURE, "image/heic", "a.heic"),)
@@ -88,6 +84,17 @@ async def test_image_that_cannot_be_sent_is_replaced_by_the_reason(data: bytes |
     assert [sent(request) for request in model.requests] == [[left_out(why), DATA]] * 2
     notices = [each for each in seen if isinstance(each, events.Notice)]
     assert notices == [events.Notice(f"1 image was not sent to the model: {why}.", "warning", to_chats=True)]
+
+
+async def test_image_is_sent_as_soon_as_it_is_stored_again(db: AsyncSessionDB) -> None:
+    async with AsyncSessionDB(SessionDB(":memory:")) as other:
+        image = await part(other)
+    model = ScriptedModel(["Sorry.", "A dot."])
+    agent = agents.agent(db, model)
+    await agent.run_conversation("Look", content=[image])
+    assert await part(db) == image
+    await agent.run_conversation("Again")
+    assert [sent(each) for each in model.requests] == [[left_out(request_images.UNAVAILABLE)], [DATA]]
 
 
 @pytest.mark.parametrize(("total", "kept"), [(None, 15), (len(DATA) * 3, 3)])
@@ -131,10 +138,16 @@ async def test_request_that_is_refused_for_another_reason_keeps_its_images(
     assert (len(model.requests), sent(model.requests[-1])) == (requests + 1, [DATA])
 
 
+async def test_refusal_after_the_answer_has_begun_asks_no_second_time(db: AsyncSessionDB) -> None:
+    model = ScriptedModel([[models.ContentDelta("A"), REFUSED], "A dot."])
+    assert not (await agents.agent(db, model).run_conversation("Look", content=[await part(db)])).completed
+    assert len(model.requests) == 1
+
+
 async def test_server_error_that_names_images_is_a_refusal_of_them(db: AsyncSessionDB) -> None:
     answers = [refusal(500, {"error": {"message": "image input is not supported"}}), OPENAI.whole]
     async with Server(*answers) as server:
-        model = create(OPENAI, server)
+        model = OPENAI.create(server, window=100_000)
         assert (await agents.agent(db, model).run_conversation("Look", content=[await part(db)])).completed
         await model.close()
     assert [DATA in asked.body.decode() for asked in server.asked] == [True, False]

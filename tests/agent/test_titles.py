@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from holdfast import AsyncSessionDB, errors, events
@@ -48,32 +45,18 @@ async def test_invalid_title_is_reported_and_the_automatic_one_is_set(wanted: st
     assert any(isinstance(event, events.Notice) and "title was not set" in event.text for event in seen)
 
 
-@contextmanager
-def failing_titles(db: AsyncSessionDB, error: Exception) -> Iterator[None]:
-    """Let the store set no title meanwhile."""
-    works = db.set_session_title
-
-    async def fail(*_: object) -> None:
-        raise error
-
-    db.set_session_title = fail  # type: ignore[method-assign,assignment]
-    try:
-        yield
-    finally:
-        db.set_session_title = works  # type: ignore[method-assign]
-
-
 @pytest.mark.parametrize("error", [errors.StoreBusy(), OSError(5, "x")])
 @pytest.mark.parametrize(
     ("wanted", "title"),
     [("Mine", "Mine"), (None, "Hello there friend")],
 )
 async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
-    error: Exception, wanted: str | None, title: str, db: AsyncSessionDB
+    error: Exception, wanted: str | None, title: str, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[events.AnyEvent]()
     agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)
-    with failing_titles(db, error):
+    with monkeypatch.context() as patched:
+        patched.setattr(db, "set_session_title", agents.failing(error))
         assert (await agent.run_conversation("Hello there friend", emit=seen.append)).completed
         assert agent.title.wanted == wanted
     (notice,) = (each.text for each in seen if isinstance(each, events.Notice))

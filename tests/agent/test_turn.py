@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, content_parts, errors, events, types
 from holdfast.agent import loop, settings
 from holdfast.model import ScriptedModel, base
 from holdfast.tools import base as tools
-from tests.support import agents, conversations
+from tests.support import agents, conversations, polling
 
 
 async def roles(db: AsyncSessionDB) -> list[str]:
@@ -77,13 +77,13 @@ async def test_sequential_calls_never_overlap(db: AsyncSessionDB) -> None:
         running.remove(name)
         return name
 
-    sequential = [
-        agents.tool(name, lambda _, name=name: work(name), parallel=False)  # type: ignore[misc]
-        for name in ("a", "b", "c")
+    tools = [
+        agents.tool(name, lambda _, name=name: work(name), parallel=name == "look")  # type: ignore[misc]
+        for name in ("look", "a", "b", "c")
     ]
-    await run_turn(db, [agents.calls("a", "b", "c"), "Done."], *sequential)
-    assert overlaps == [1, 1, 1]
-    assert [each.content for each in (await db.transcript("t"))[2:5]] == ["a", "b", "c"]
+    await run_turn(db, [agents.calls("look", "a", "b", "c"), "Done."], *tools)
+    assert overlaps == [1, 1, 1, 1]
+    assert [each.content for each in (await db.transcript("t"))[2:6]] == ["look", "a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -224,8 +224,10 @@ async def test_model_error_is_final(error: errors.ModelError, reason: str, advic
     assert (await agent.run_conversation("Again")).completed
 
 
-async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(db: AsyncSessionDB) -> None:
-    works, reached, cleaned_up = db.append_messages, asyncio.Event(), list[bool]()
+async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, cleaned_up = asyncio.Event(), list[bool]()
 
     async def slow(_: dict[str, Any]) -> str:
         reached.set()
@@ -237,12 +239,9 @@ async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(
             cleaned_up.append(True)
         return ""
 
-    async def full(*_: object, **__: object) -> Any:
-        raise errors.StoreFull()
-
     async def fill_disk(_: dict[str, Any]) -> str:
         await reached.wait()
-        db.append_messages = full  # type: ignore[method-assign]
+        monkeypatch.setattr(db, "append_messages", agents.failing(errors.StoreFull()))
         return "done"
 
     used = [agents.tool("slow", slow), agents.tool("fill", fill_disk)]
@@ -250,21 +249,15 @@ async def test_call_that_cannot_be_recorded_stops_the_others_and_waits_for_them(
     assert (result.exit_reason, result.failed, cleaned_up) == ("store", True, [True])
     assert "full" in str(result.error)
     assert await db.leases() == []
-    db.append_messages = works  # type: ignore[method-assign]
 
 
 async def test_cancel_and_interrupt_stop_the_model_and_keep_text_and_steering(db: AsyncSessionDB) -> None:
     model = agents.Trickle("Once upon", " a time")
     agent = agents.agent(db, model, session_id="t")
-    turn = asyncio.create_task(agent.run_conversation("A story"))
-    await model.stuck.reached.wait()
-    turn.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await turn
+    await polling.cancel(await polling.start(agent.run_conversation("A story"), model.stuck.reached))
     assert "interrupted" in await last_text(db)
     model.stuck.reached.clear()
-    turn = asyncio.create_task(agent.run_conversation("Another story"))
-    await model.stuck.reached.wait()
+    turn = await polling.start(agent.run_conversation("Another story"), model.stuck.reached)
     assert agent.steer("Listen.")
     assert agent.interrupt()
     result = await turn
@@ -280,8 +273,7 @@ async def test_interrupt_stops_tools_and_leaves_no_call_without_a_result(db: Asy
     stuck = agents.Stuck()
     model = ScriptedModel([agents.calls("quick", "stuck"), "Fine."])
     agent = agents.agent(db, model, session_id="t", tools=[agents.says("quick"), agents.tool("stuck", stuck)])
-    turn = asyncio.create_task(agent.run_conversation("Go"))
-    await stuck.reached.wait()
+    turn = await polling.start(agent.run_conversation("Go"), stuck.reached)
     agent.interrupt()
     assert (await turn).interrupted
     assert stuck.cancelled
@@ -306,8 +298,7 @@ async def test_abandoned_turn_writes_nothing_and_another_agent_continues_it(db: 
     stuck = agents.Stuck()
     one = agents.agent(db, ScriptedModel([agents.calls("wait")]), session_id="t", tools=[agents.tool("wait", stuck)])
     assert not one.abandon()
-    turn = asyncio.create_task(one.run_conversation("Go", uid="u"))
-    await stuck.reached.wait()
+    turn = await polling.start(one.run_conversation("Go", uid="u"), stuck.reached)
     assert one.abandon()
     assert (await turn).interrupted
     assert await roles(db) == ["user", "assistant"]
@@ -319,13 +310,14 @@ async def test_abandoned_turn_writes_nothing_and_another_agent_continues_it(db: 
 async def test_steering_reaches_the_next_step_and_a_repeated_turn_is_not_answered_again(db: AsyncSessionDB) -> None:
     async def look(_: dict[str, Any]) -> str:
         assert agent.steer("Only the first page.")
+        assert agent.steer("In French.")
         return "page 1 of 90"
 
     model = ScriptedModel([agents.calls("look"), "Here it is."])
     agent = agents.agent(db, model, session_id="t", tools=[agents.tool("look", look)])
     assert not agent.steer("No turn is running.")
     await agent.run_conversation("Read the book", uid="u")
-    assert agents.shape(model.requests[1].messages)[-1] == ("user", "Only the first page.")
+    assert agents.shape(model.requests[1].messages)[-2:] == [("user", "Only the first page."), ("user", "In French.")]
     again = await agent.run_conversation("Read the book", uid="u")
     assert (again.final_response, again.api_calls, again.completed) == ("Here it is.", 0, True)
 
@@ -355,10 +347,11 @@ async def test_repeated_uid_is_stored_and_answered_once(db: AsyncSessionDB) -> N
 
 
 async def test_repeated_message_of_a_failed_turn_is_answered(db: AsyncSessionDB) -> None:
-    agent = agents.agent(db, ScriptedModel([errors.ModelUnreachable(), "Back again."]), session_id="t")
+    agent = agents.agent(db, ScriptedModel([errors.ModelUnreachable(), "Yes.", "Back again."]), session_id="t")
     assert not (await agent.run_conversation("Hello", uid="u1")).completed
+    assert (await agent.run_conversation("Are you there?")).final_response == "Yes."
     assert (await agent.run_conversation("Hello", uid="u1")).final_response == "Back again."
-    assert await roles(db) == ["user", "assistant"]
+    assert await roles(db) == ["user", "user", "assistant", "assistant"]
 
 
 async def test_turn_continues_over_a_compaction_and_ends_at_the_new_head(db: AsyncSessionDB) -> None:
@@ -387,14 +380,9 @@ async def test_message_of_another_writer_is_seen_by_the_next_step(db: AsyncSessi
     assert ("user", "From elsewhere.") in agents.shape(requests[1].messages)
 
 
-async def test_message_reopens_an_ended_conversation_but_not_a_deleted_one(db: AsyncSessionDB) -> None:
-    agent = agents.agent(db, ScriptedModel(["One.", "Two."]), session_id="t")
+async def test_message_to_a_deleted_conversation_is_refused(db: AsyncSessionDB) -> None:
+    agent = agents.agent(db, ScriptedModel(["One."]), session_id="t")
     await agent.run_conversation("Hello")
-    await db.end_conversation("t", "done")
-    result = await agent.run_conversation("Still there?")
-    assert result.completed
-    assert result.session_id != "t"
-    assert (await db.head("t")).live
     await db.delete_conversation("t")
     result = await agent.run_conversation("Hello?")
     assert (result.failed, result.exit_reason) == (True, "failed")

@@ -14,10 +14,9 @@ async def test_second_turn_waits_for_the_first_and_announces_it(db: AsyncSession
     seen: list[events.AnyEvent] = []
     slow, quick = agents.Trickle("Hm"), ScriptedModel(["Yes."])
     first = agents.agent(db, slow, session_id="t")
-    turn = asyncio.create_task(first.run_conversation("One"))
-    await slow.stuck.reached.wait()
-    second = asyncio.create_task(agents.agent(db, quick, session_id="t").run_conversation("Two", emit=seen.append))
-    await polling.until_async(lambda: seen)
+    turn = await polling.start(first.run_conversation("One"), slow.stuck.reached)
+    other = agents.agent(db, quick, session_id="t")
+    second = await polling.start(other.run_conversation("Two", emit=seen.append), lambda: seen)
     assert agents.kinds(seen) == ["TurnQueued"]
     assert quick.requests == []
     first.interrupt()
@@ -51,8 +50,8 @@ async def test_concurrent_first_messages_are_answered_in_separate_turns(db: Asyn
 async def test_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
     async with agents.store(clock=conversations.Clock()) as db:
         model = agents.Trickle("I am")
-        turn = asyncio.create_task(agents.agent(db, model, session_id="t", lease_ttl=0.2).run_conversation("Go"))
-        await model.stuck.reached.wait()
+        agent = agents.agent(db, model, session_id="t", lease_ttl=0.2)
+        turn = await polling.start(agent.run_conversation("Go"), model.stuck.reached)
         (held,) = await db.leases()
         await db.acquire_lease("t", "turn", held.holder)  # a new token makes the old one invalid
         result = await turn

@@ -61,10 +61,7 @@ async def test_turn_in_another_folder_is_announced_once_and_recorded(db: AsyncSe
 async def test_folder_that_cannot_be_read_or_recorded_does_not_stop_a_turn(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str, db: AsyncSessionDB
 ) -> None:
-    async def fail(*_: object) -> None:
-        raise AttributeError("no such column")
-
     await announcements(agent_in(db, "/one"), "a")
-    monkeypatch.setattr(db, broken, fail)
+    monkeypatch.setattr(db, broken, agents.failing(AttributeError("no such column")))
     await announcements(agent_in(db, "/two"), "b")
     assert "the folder of talk" in caplog.text

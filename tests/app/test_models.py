@@ -53,21 +53,21 @@ async def test_models_with_a_key_or_named_in_settings_are_listed(settings: confi
 
 async def test_models_are_shared_and_closed_once(settings: config.Settings) -> None:
     usual = ClosingModel([], name="usual/one")
-    shelf = models.ConversationModels(replaced(settings, keys={"openai": KEY}), usual)
-    one = await shelf.choose("a", "openai/gpt-5")
-    assert await shelf.choose("b", "openai/gpt-5") is one
-    assert [shelf.of(name) for name in ("a", "b", "c")] == [one, one, usual]
-    assert await shelf.choose("a", "usual/one") is usual
+    chosen = models.ConversationModels(replaced(settings, keys={"openai": KEY}), usual)
+    one = await chosen.choose("a", "openai/gpt-5")
+    assert await chosen.choose("b", "openai/gpt-5") is one
+    assert [chosen.of(name) for name in ("a", "b", "c")] == [one, one, usual]
+    assert await chosen.choose("a", "usual/one") is usual
     for name in ("nonsense", "nobody/model", "anthropic/x", "openai/", "/x"):
         with pytest.raises(errors.SettingInvalid):
-            await shelf.choose("b", name)
-    assert shelf.of("b") is one
-    shelf.follow("branch", "b")
-    shelf.follow("other", "c")
-    assert (shelf.of("branch"), shelf.of("other")) == (one, usual)
+            await chosen.choose("b", name)
+    assert chosen.of("b") is one
+    chosen.follow("branch", "b")
+    chosen.follow("other", "c")
+    assert (chosen.of("branch"), chosen.of("other")) == (one, usual)
     for name in ("offline", providers.OFFLINE_NAME):
-        assert models.is_offline(await shelf.choose("a", name))
-    await shelf.close()
+        assert models.is_offline(await chosen.choose("a", name))
+    await chosen.close()
     assert usual.closed == 1
 
 
@@ -150,13 +150,12 @@ async def test_cost_limit_needs_a_known_price(
 async def test_program_uses_the_chosen_model_with_its_own_meter(settings: config.Settings) -> None:
     given = replaced(settings, model="offline", keys={"openai": KEY})
     async with compose.start(given) as app:
-        door = app.runtime
-        first = await door.agents.get("talk")
-        await door.send("talk", events.Command("/model openai/gpt-5"))
-        second = await door.agents.get("talk")
+        first = await app.runtime.agents.get("talk")
+        await app.runtime.send("talk", events.Command("/model openai/gpt-5"))
+        second = await app.runtime.agents.get("talk")
         assert (first.model.name, second.model.name) == (providers.OFFLINE_NAME, "openai/gpt-5")
         assert second.meter is not first.meter
-        assert (await door.agents.get("other")).meter is first.meter
+        assert (await app.runtime.agents.get("other")).meter is first.meter
         assert second.memory is not first.memory
-        await door.send("talk", events.Command("/model offline"))
-        assert (await door.submit("talk", events.Submit("Hello"))).completed
+        await app.runtime.send("talk", events.Command("/model offline"))
+        assert (await app.runtime.submit("talk", events.Submit("Hello"))).completed

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -257,10 +256,7 @@ def kill_server(run: Run) -> None:
         for done in range(0, max(1, run.rounds // ROUNDS_PER_FAULT), FAULTS_PER_LOAD):
             with psycopg.connect(server.dsn(), autocommit=True) as connection:
                 connection.execute(f"CREATE SCHEMA s{done}")
-            with load.Load(run.zygote, server.dsn(f"s{done}")) as clients:
-                for _ in range(FAULTS_PER_LOAD):
-                    clients.harm(restart)
-            run.report(clients.problems())
+            run.report(load.problems_after(run.zygote, server.dsn(f"s{done}"), [restart] * FAULTS_PER_LOAD))
             run.progress(f"{done + FAULTS_PER_LOAD:,} kills of the server")
 
 
@@ -269,19 +265,12 @@ def fail_network(run: Run) -> None:
     fates = [postgres_proxy.UNSENT, postgres_proxy.UNHEARD]
     for done in range(0, max(1, run.rounds // ROUNDS_PER_FAULT), FAULTS_PER_LOAD):
         with run.new_store("postgres") as address, postgres_proxy.Proxy() as network:
-
-            def hold(network: postgres_proxy.Proxy = network) -> None:
-                network.hold()
-                threading.Timer(run.chance.uniform(0.0, 0.2), network.flow).start()
-
-            faults = [network.reset, hold]
+            faults = [network.reset, lambda network=network: network.hold_for(run.chance.uniform(0.0, 0.2))]
             faults += [partial(network.trap, words, fate) for words in (b"COMMIT", b"append_plain") for fate in fates]
             if run.chance.random() < 0.3:
                 network.dawdle(str(run.chance.random()))
-            with load.Load(run.zygote, address, network.through(address)) as clients:
-                for _ in range(FAULTS_PER_LOAD):
-                    clients.harm(run.chance.choice(faults))
-            run.report(clients.problems())
+            chosen = run.chance.choices(faults, k=FAULTS_PER_LOAD)
+            run.report(load.problems_after(run.zygote, address, chosen, network.through(address)))
         run.progress(f"{done + FAULTS_PER_LOAD:,} failures of the network")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
 from tests.support import cli_in_process, cli_process
-from tests.support.cli_process import Configure
+from tests.support.cli_process import Configure, Holdfast
 
 TRIP, SECOND, THIRD, BRANCH = (
     "20260528_000000_aaaaaa",
@@ -18,7 +19,14 @@ TRIP, SECOND, THIRD, BRANCH = (
     "20260529_ccc",
 )
 
+ALL = {TRIP, BRANCH, "other"}
 MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_raw_server.py"
+
+
+def conversation_ids(path: Path) -> set[str]:
+    with SessionDB(path) as db:
+        assert db.admin.fsck().ok
+        return {session.conversation_id for session in db.list_sessions()}
 
 
 @pytest.fixture
@@ -87,3 +95,15 @@ def trip(tmp_path: Path) -> Path:
         pass_minute()
         db.end_conversation("other", "done")
     return path
+
+
+@pytest.fixture
+def on_trip(holdfast: Holdfast, trip: Path) -> Holdfast:
+    """Run a command with the store `trip`."""
+    return lambda *arguments, **options: holdfast(*arguments, "--db", trip, **options)
+
+
+@pytest.fixture
+def sessions(on_trip: Holdfast) -> Holdfast:
+    """Run a command of `holdfast sessions` with the store `trip`."""
+    return partial(on_trip, "sessions")

@@ -74,7 +74,7 @@ def test_failure_after_the_greeting_is_answered(tmp_path: Path, home: Path, wron
     assert refused["error"]["message"] in done.err
     assert "Traceback" not in done.err
     # Invalid settings are a usage error of every command.
-    assert done.code == (1 if wrong in ("store", "log", "package") else 2)
+    assert done.code == (1 if wrong in ("store", "package") else 2)
 
 
 def test_usage_error_is_not_answered_with_frames(holdfast: Holdfast) -> None:

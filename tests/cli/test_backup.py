@@ -10,42 +10,34 @@ import pytest
 
 from holdfast import SessionDB
 from holdfast.store import store_meta
-from tests.cli.conftest import BRANCH, TRIP
+from tests.cli.conftest import ALL, BRANCH, TRIP, conversation_ids
 from tests.support import backends, cli_process
 from tests.support.cli_process import Configure, Holdfast
 
-ALL = {TRIP, BRANCH, "other"}
-
-
-def conversation_ids(path: Path) -> set[str]:
-    with SessionDB(path) as db:
-        assert db.admin.fsck().ok
-        return {session.conversation_id for session in db.list_sessions()}
-
 
 @pytest.fixture
-def copy(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
+def copy(on_trip: Holdfast, tmp_path: Path) -> Path:
     """A backup of the store, from which a conversation was deleted since."""
-    assert holdfast("backup", tmp_path / "copy.db", "--db", trip).code == 0
-    assert holdfast("sessions", "delete", "other", "--yes", "--db", trip).code == 0
+    assert on_trip("backup", tmp_path / "copy.db").code == 0
+    assert on_trip("sessions", "delete", "other", "--yes").code == 0
     return tmp_path / "copy.db"
 
 
-def test_backup_reports_its_content(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_backup_reports_its_content(on_trip: Holdfast, tmp_path: Path) -> None:
     target = tmp_path / "b" / "copy.db"
-    assert "3 conversations with 10 messages" in holdfast("backup", target, "--db", trip).out
-    data = holdfast("backup", target, "--db", trip, "--json").data
+    assert "3 conversations with 10 messages" in on_trip("backup", target).out
+    data = on_trip("backup", target, "--json").data
     assert (data["conversations"], data["messages"], data["path"]) == (3, 10, str(target))
 
 
-def test_backup_replaces_another_file_only_on_request(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_backup_replaces_another_file_only_on_request(on_trip: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("precious")
-    done = holdfast("backup", tmp_path / "letter", "--db", trip)
+    done = on_trip("backup", tmp_path / "letter")
     assert done.code == 1
     assert "not a backup" in done.sentence
     assert (tmp_path / "letter").read_text() == "precious"
-    assert holdfast("backup", tmp_path / "letter", "--overwrite", "--db", trip).code == 0
-    nowhere = holdfast("backup", "--db", trip)
+    assert on_trip("backup", tmp_path / "letter", "--overwrite").code == 0
+    nowhere = on_trip("backup")
     assert nowhere.code == 2
     assert "Name a TARGET" in nowhere.sentence
 
@@ -69,25 +61,25 @@ def test_scheduled_backup_is_made_only_when_due(
     assert holdfast("backup", "elsewhere.db", "--if-due", **store).code == 2
 
 
-def test_restore_without_yes_shows_both_stores_and_changes_nothing(holdfast: Holdfast, trip: Path, copy: Path) -> None:
-    done = holdfast("restore", copy, "--db", trip)
+def test_restore_without_yes_shows_both_stores_and_changes_nothing(on_trip: Holdfast, trip: Path, copy: Path) -> None:
+    done = on_trip("restore", copy)
     assert done.code == 1
     assert "3 conversations with 10 messages" in done.out
     assert "2 conversations with 9 messages, which will be replaced" in done.out
     assert "--yes" in done.err
-    data = holdfast("restore", copy, "--db", trip, "--json").data
+    data = on_trip("restore", copy, "--json").data
     assert (data["restored"], data["backup"]["conversations"], data["store"]["conversations"]) == (False, 3, 2)
     assert conversation_ids(trip) == {TRIP, BRANCH}
 
 
 def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
-    holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path
+    on_trip: Holdfast, trip: Path, tmp_path: Path, copy: Path
 ) -> None:
     stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() + n)) for n in range(cli_process.PATIENCE)]
     earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
     for path in earlier:
         path.write_bytes(b"kept by an earlier restore")
-    done = holdfast("restore", copy, "--yes", "--db", trip)
+    done = on_trip("restore", copy, "--yes")
     assert done.code == 0
     assert "and restored: other" in done.out
     assert conversation_ids(trip) == ALL
@@ -97,13 +89,13 @@ def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
     assert {path.read_bytes() for path in earlier} == {b"kept by an earlier restore"}
 
 
-def test_restore_over_a_damaged_store_needs_no_keep(holdfast: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
+def test_restore_over_a_damaged_store_needs_no_keep(on_trip: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
     with SessionDB(trip) as db:
         backends.raw(db, "DROP TRIGGER message_is_only_redacted; UPDATE messages SET body = '{}' WHERE seq = 1")
-    done = holdfast("restore", copy, "--yes", "--db", trip)
+    done = on_trip("restore", copy, "--yes")
     assert (done.code, "--no-keep" in done.err) == (1, True)
     assert list(tmp_path.glob("trip.db-before-restore-*")) == []
-    assert holdfast("restore", copy, "--yes", "--no-keep", "--db", trip).code == 0
+    assert on_trip("restore", copy, "--yes", "--no-keep").code == 0
     assert conversation_ids(trip) == ALL
 
 
@@ -139,8 +131,3 @@ def test_file_without_a_store_is_not_saved(holdfast: Holdfast, tmp_path: Path, c
     assert (done.code, "Nothing was lost." in done.out) == (1, False)
     assert ("the file holds no data of a store" in done.out) is (content is not None)
     assert content is not None or not target.exists()
-
-
-def test_existing_target_is_never_replaced(holdfast: Holdfast, trip: Path) -> None:
-    assert holdfast("salvage", trip, trip).code == 1
-    assert holdfast("doctor", "--db", trip).code == 0

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from holdfast import NewMessage, SessionDB
-from tests.support import cli_process, provider_process
-from tests.support.cli_process import Configure
-
-BROKEN = """
 from holdfast.store import leases
+from tests.support import provider_process
+from tests.support.cli_process import Configure, Holdfast
 
-def broken(*_, **__):
-    raise RuntimeError("the lock subsystem is broken")
-
-for name in ("acquire", "renew", "free", "named", "holder_name", "every"):
-    setattr(leases, name, broken)
-"""
+BROKEN = ("acquire", "renew", "release", "find_by_holder", "holder_name", "list_all", "free_stale", "turn_start_seq")
 QUESTIONS = ("What about pier one?", "And pier two?")
 ANSWER = "The boats stay in."
 
 
-def test_program_without_locks_answers_compacts_and_warns_once(tmp_path: Path, configure: Configure) -> None:
+def fail(*_: object, **__: object) -> None:
+    raise RuntimeError("the lock subsystem is broken")
+
+
+def test_program_without_locks_answers_compacts_and_warns_once(
+    holdfast: Holdfast, tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
     configure(f'[models."{provider_process.MODEL}"]\nwindow = 12000\n')
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(BROKEN, "utf-8")
     store, log = tmp_path / "data" / "holdfast.db", tmp_path / "log"
     with SessionDB(store) as db:
         db.create_session("talk", source="test")
@@ -32,10 +31,11 @@ def test_program_without_locks_answers_compacts_and_warns_once(tmp_path: Path, c
             texts = f"Question {number}. " + "It is windy. " * 60, f"Answer {number}. " + "It is closed. " * 60
             roles = zip(("user", "assistant"), texts, strict=True)
             db.append_messages("talk", [NewMessage(role=role, content=text) for role, text in roles])
-    with provider_process.serve(provider_process.reply(ANSWER)) as provider:
-        env = {"PYTHONPATH": str(tmp_path / "site"), "HOLDFAST_LOG": str(log), **provider.env}
+    with provider_process.serve(provider_process.reply(ANSWER)) as provider, monkeypatch.context() as patched:
+        for name in BROKEN:
+            patched.setattr(leases, name, fail)
         for question in QUESTIONS:
-            done = cli_process.run(tmp_path, "--resume", "talk", "-p", question, env=env)
+            done = holdfast("--resume", "talk", "-p", question, HOLDFAST_LOG=str(log), **provider.env)
             assert (done.code, done.out.strip()) == (0, ANSWER), done.err
             assert done.err.count("Leases cannot be used") == 1
     assert log.read_text("utf-8").count("Leases cannot be used") == len(QUESTIONS), log.read_text("utf-8")

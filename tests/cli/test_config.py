@@ -61,30 +61,29 @@ def test_user_file_sets_paths_relative_to_itself(tmp_path: Path) -> None:
     assert load(tmp_path, text, HOLDFAST_DB="other.db").database == "other.db"
 
 
+PROJECT = "project's file may not set"
+
+
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("file", "text", "sentence"),
     [
-        ("databse = 'x'", "unknown setting `databse`"),
-        ("[providers.lab]\nwindow = 'x'", "`providers.*.window`: expected `int"),
-        ("[profiles.work.limits]\nsteps = 'x'", "`profiles.*.limits.steps`: expected `int"),
-        ("[retention]\nmax_size = 'huge'", "is not a size"),
-        ("[backup", "is not valid TOML"),
+        ("config.toml", "databse = 'x'", "unknown setting `databse`"),
+        ("config.toml", "[providers.lab]\nwindow = 'x'", "`providers.*.window`: expected `int"),
+        ("config.toml", "[profiles.work.limits]\nsteps = 'x'", "`profiles.*.limits.steps`: expected `int"),
+        ("config.toml", "[retention]\nmax_size = 'huge'", "is not a size"),
+        ("config.toml", "[backup", "is not valid TOML"),
+        ("project/.holdfast.toml", "database = 'theirs.db'", PROJECT),
+        ("project/.holdfast.toml", "[backup]\nfolder = '/tmp'", PROJECT),
+        ("project/.holdfast.toml", "[permissions]", PROJECT),
+        ("project/.holdfast.toml", "[gateway.allow]\ntelegram = [7]", PROJECT),
     ],
 )
-def test_invalid_setting_is_refused_with_its_place(tmp_path: Path, text: str, sentence: str) -> None:
+def test_invalid_setting_is_refused_with_its_place(tmp_path: Path, file: str, text: str, sentence: str) -> None:
+    files = {"text": text} if file == "config.toml" else {"project": text}
     with pytest.raises(errors.SettingInvalid) as refused:
-        load(tmp_path, text)
+        load(tmp_path, **files)
     assert sentence in str(refused.value)
-    assert str(tmp_path / "config.toml") in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["database = 'theirs.db'", "[backup]\nfolder = '/tmp'", "[permissions]", "[gateway.allow]\ntelegram = [7]"],
-)
-def test_project_file_may_not_set_more_than_models(tmp_path: Path, text: str) -> None:
-    with pytest.raises(errors.SettingInvalid, match="project's file may not set"):
-        load(tmp_path, project=text)
+    assert str(tmp_path / file) in str(refused.value)
 
 
 def test_project_file_is_not_the_user_file_or_of_a_removed_folder(

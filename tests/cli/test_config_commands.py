@@ -70,20 +70,31 @@ def test_check_names_every_mistake_with_file_line_and_place(holdfast: Holdfast, 
     assert f"{file}:6: `backup.keep`: expected `int`, got `str`.\n" in text.out
 
 
-@pytest.mark.parametrize(
-    ("text", "places"),
-    [
-        ("[gateway]\nprofil = 'x'\n[gateway.allow]\ntelegram = [1.5]\n", ["gateway.allow.*", "gateway.profil"]),
-        ("model = 'lab/x'\n[compaction]\nmodel = 'lap/x'\n[providers.lab]\nkind = 'openai'\n", ["compaction.model"]),
-        (
-            "[gateway.http]\nenabled = false\n[gateway.loopback]\n[gateway.hooks.ci]\nsecret_env = 'CI'\n",
-            ["gateway.http.enabled"],
-        ),
-    ],
-    ids=["after an unknown name", "model of a named provider", "hooks without the HTTP server"],
-)
-def test_check_finds_mistakes_between_tables(configure: Configure, text: str, places: list[str]) -> None:
-    assert sorted(each.place for each in config_check.check_file(str(configure(text)))) == places
+MISTAKES: list[tuple[str, dict[str, str]]] = [
+    (
+        "[gateway]\nprofil = 'x'\n[gateway.allow]\ntelegram = [1.5]\n",
+        {"gateway.profil": "unknown setting", "gateway.allow.*": "expected"},
+    ),
+    ("model = 'lab/x'\ncompaction.model = 'lap/x'\n[providers.lab]\nkind = 'openai'\n", {"compaction.model": "lap"}),
+    (
+        "[gateway.http]\nenabled = false\n[gateway.loopback]\n[gateway.hooks.ci]\nsecret_env = 'CI'\n",
+        {"gateway.http.enabled": "hooks"},
+    ),
+    ("[gateway]\nbusy = 'loud'", {"gateway.busy": "loud"}),
+    ("[gateway.admins]\ntelegram = ['*']", {"gateway.admins.telegram": "only valid in `allow`"}),
+    ("[gateway.allow]\ntelegram = [' 42']", {"gateway.allow.telegram": "is not a sender id"}),
+    ("[gateway.allow]\nTelegram = [42]", {"gateway.allow.Telegram": "lower-case letters"}),
+    ("[gateway.http.tokens]\nann = 'sk-not a variable'", {"gateway.http.tokens.ann": "an environment variable"}),
+    ("[gateway.hooks.ci]\nsecret_env = 'two words'", {"gateway.hooks.ci.secret_env": "not the secret"}),
+    ("[gateway.reset]\nwhen = 'daily'\nhour = 24", {"gateway.reset": "0 to 23"}),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES, ids=[" ".join(found) for _, found in MISTAKES])
+def test_check_finds_mistakes_of_and_between_tables(configure: Configure, text: str, expected: dict[str, str]) -> None:
+    found = {each.place: each.what for each in config_check.check_file(str(configure(text)))}
+    assert found.keys() == expected.keys()
+    assert [place for place, words in expected.items() if words not in found[place]] == []
 
 
 def test_check_reports_invalid_toml_as_one_mistake(holdfast: Holdfast, configure: Configure) -> None:
@@ -141,14 +152,14 @@ def test_command_without_need_of_settings_works_with_invalid_ones(
 def test_show_names_the_source_of_each_value(
     holdfast: Holdfast, configure: Configure, home: Path, tmp_path: Path
 ) -> None:
-    mine, theirs = str(home / "config.toml"), tmp_path / ".holdfast.toml"
+    user_file, project_file = str(home / "config.toml"), tmp_path / ".holdfast.toml"
     configure(
         "model = 'offline'\nfallback = ['offline']\n[limits]\nsteps = 7\ncost = 1.0\n"
         "[permissions]\ndeny = ['shell(a)']\n"
         '[models."lab/a.b"]\nwindow = 9\n[providers.openai]\nbase_url = "http://mine/v1"\nwindow = 8\n'
         "[profiles.work]\nlimits = { steps = 3 }\npermissions = { deny = ['shell(b)'] }\n[profiles.play]\n"
     )
-    theirs.write_text("fallback = []", "utf-8")
+    project_file.write_text("fallback = []", "utf-8")
     env = {"HOLDFAST_DB": "else.db", "HOLDFAST_MODEL": "lab/x", "OPENAI_BASE_URL": "http://x/v1"}
     done = holdfast("config", "show", "--json", "--profile", "work", **env)
     assert (done.code, done.err) == (0, "")
@@ -158,11 +169,11 @@ def test_show_names_the_source_of_each_value(
         "profile": ("work", "--profile"),
         "database": ("else.db", "HOLDFAST_DB"),
         "model": ("lab/x", "HOLDFAST_MODEL"),
-        "fallback": ([], str(theirs)),
+        "fallback": ([], str(project_file)),
         "limits.steps": (3, "profile work"),
-        "permissions.deny": (["shell(a)", "shell(b)"], f"profile work and {mine}"),
+        "permissions.deny": (["shell(a)", "shell(b)"], f"profile work and {user_file}"),
         "compaction.soft": (0.65, "default"),
-        'models."lab/a.b".window': (9, mine),
+        'models."lab/a.b".window': (9, user_file),
         "providers.openai.base_url": ("http://x/v1", "OPENAI_BASE_URL"),
         "providers.openai.key_env": ("OPENAI_API_KEY", "default"),
     }
@@ -171,8 +182,8 @@ def test_show_names_the_source_of_each_value(
     text = holdfast("config", "show", HOLDFAST_DB="")
     lines = [line.split() for line in text.out.splitlines()]
     assert len(lines) == len(shown)
-    assert ["limits.steps", mine, "7"] in lines
-    assert ["providers.openai.base_url", mine, '"http://mine/v1"'] in lines
+    assert ["limits.steps", user_file, "7"] in lines
+    assert ["providers.openai.base_url", user_file, '"http://mine/v1"'] in lines
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
@@ -241,12 +252,12 @@ def mode(path: Path) -> int:
 
 @pytest.mark.parametrize("original", [0o640, 0o444])
 def test_edit_replaces_the_file_and_keeps_its_mode(edit: Edit, home: Path, configure: Configure, original: int) -> None:
-    mine = configure("# mine\n")
-    mine.chmod(original)
+    file = configure("# mine\n")
+    file.chmod(original)
     done = edit(f"assert file.stat().st_mode & 0o777 in (0o600, 0o640); {APPEND}")
     assert (done.code, done.out) == (0, "")
-    assert mine.read_text() == '# mine\nmodel = "offline"\n'
-    assert mode(mine) == original
+    assert file.read_text() == '# mine\nmodel = "offline"\n'
+    assert mode(file) == original
     assert os.listdir(home) == ["config.toml"]
 
 
@@ -259,10 +270,10 @@ def test_edit_finds_an_installed_editor(holdfast: Holdfast, tmp_path: Path) -> N
     usual = tmp_path / "nano"
     usual.write_text("#!/bin/sh\necho 'fallback = []' > \"$1\"\n")
     usual.chmod(0o755)
-    mine = tmp_path / "new" / "config.toml"
-    assert holdfast("config", "edit", PATH=str(tmp_path), HOLDFAST_HOME=str(mine.parent)).code == 0
-    assert mine.read_text() == "fallback = []\n"
-    assert mode(mine.parent) == 0o700
+    file = tmp_path / "new" / "config.toml"
+    assert holdfast("config", "edit", PATH=str(tmp_path), HOLDFAST_HOME=str(file.parent)).code == 0
+    assert file.read_text() == "fallback = []\n"
+    assert mode(file.parent) == 0o700
     usual.unlink()
     assert "No editor was found. Set EDITOR" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
 
@@ -276,16 +287,16 @@ def test_edit_keeps_a_symbolic_link(edit: Edit, home: Path, tmp_path: Path) -> N
 
 
 def test_edit_with_a_mistake_keeps_a_draft_for_the_next_edit(edit: Edit, home: Path, configure: Configure) -> None:
-    mine = configure("# mine")
+    file = configure("# mine")
     done = edit("file.write_text('modell = 1\\n')")
     assert done.code == 1
     assert "`modell`: unknown setting." in done.err
-    assert mine.read_text() == "# mine"
+    assert file.read_text() == "# mine"
     draft = home / "config.draft.toml"
     assert str(draft) in done.err
     assert draft.read_text() == "modell = 1\n"
     assert edit("file.write_text(file.read_text()[:4] + 'l = \"offline\"')").code == 0
-    assert mine.read_text() == 'model = "offline"'
+    assert file.read_text() == 'model = "offline"'
 
 
 @pytest.mark.parametrize(
@@ -306,14 +317,14 @@ def test_edit_without_a_change_creates_no_file(
 
 
 def test_edit_does_not_overwrite_a_concurrent_change(edit: Edit, home: Path, configure: Configure) -> None:
-    mine = configure("# mine")
-    done = edit(f"file.write_text('# edited'); pathlib.Path({str(mine)!r}).write_text('# theirs')")
+    file = configure("# mine")
+    done = edit(f"file.write_text('# edited'); pathlib.Path({str(file)!r}).write_text('# theirs')")
     assert done.code == 1
     assert "Another process" in done.sentence
-    assert mine.read_text() == "# theirs"
+    assert file.read_text() == "# theirs"
     # The next edit begins with the other process's content.
     assert edit("file.write_text(file.read_text() + ' and mine')").code == 0
-    assert mine.read_text() == "# theirs and mine"
+    assert file.read_text() == "# theirs and mine"
     assert [each.read_text() for each in home.glob("config.draft-*.toml")] == ["# edited"]
 
 

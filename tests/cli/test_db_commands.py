@@ -15,7 +15,7 @@ from holdfast import SessionDB
 from tests.support import postgres
 from tests.support.cli_process import Holdfast
 
-SECRET = "hunter2-of-nobody"
+SECRET = "hunter2-secret"
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_role_uses_the_store_that_the_owner_created(holdfast: Holdfast, place: P
 
 def test_only_the_owner_grants_access(holdfast: Holdfast, place: Place) -> None:
     with psycopg.connect(place.owner) as owner:
-        owner.execute("CREATE TABLE somebody_elses (x bigint)")
+        owner.execute("CREATE TABLE of_the_owner (x bigint)")
     assert holdfast("db", "init", place.owner, "--role", place.role).code == 0
     assert "Only the owner" in holdfast("db", "init", place.app, "--role", "pg_monitor").sentence
     assert "no role" in holdfast("db", "init", place.owner, "--role", "unknown role").sentence

@@ -15,7 +15,7 @@ import pytest
 from holdfast import config, errors
 from holdfast.cli import settings_edit
 from holdfast.gateway.platforms import plugins
-from tests.support import cli_in_process, cli_process, pty_terminal
+from tests.support import cli_in_process, cli_process, pty_terminal, telegram_server
 from tests.support.chat_services import Service, open_service
 from tests.support.cli_process import Configure, Holdfast
 
@@ -31,6 +31,7 @@ model = 'offline'  # no key
 steps = 9
 """
 WRONG = "123456:wrong"
+INVALID_SENDER = {"telegram": "@ann", "discord": "ann", "slack": "@ann", "email": "Ann@Example.org"}
 QUIET = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
 """discord.py imports a deprecated module."""
 
@@ -66,14 +67,19 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
 ) -> None:
     async with open_service(name) as service:
         file = configure(settings_of(name, service))
-
+        variables, kept = file.with_name("gateway.env"), tmp_path / "kept.env"
+        kept.touch(0o600)
+        variables.symlink_to(kept)
         fields = plugins.load_guide(name).fields
 
         def answer(terminal: pty_terminal.Terminal, secrets: Mapping[str, str], hint: str) -> None:
             for field in fields:
-                is_optional = bool(field.variable) and not hint and not field.required
-                default = "" if field.variable else f" [{service.address[field.setting]}]"
-                terminal.wait_for(f"{field.label}{hint if field.variable else default}{' (optional)' * is_optional}: ")
+                if field.variable:
+                    removal = "" if field.required else ", - removes it" if hint else " (optional)"
+                    terminal.wait_for(f"{field.label}{hint}{removal}{')' * bool(hint)}: ")
+                else:
+                    removal = "" if field.required else " (optional, - removes it)"
+                    terminal.wait_for(f"{field.label}{removal} [{service.address[field.setting]}]: ")
                 terminal.type(f"{secrets.get(field.setting, '')}\r")
 
         def use(terminal: pty_terminal.Terminal) -> None:
@@ -81,8 +87,11 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
             terminal.wait_for("problem: ")
             terminal.wait_for("[retry]: ")
             terminal.type("\r")
-            answer(terminal, service.secrets, " (Enter keeps the current value)")
+            answer(terminal, service.secrets, " (Enter keeps the current value")
             terminal.wait_for(f"{name}: connected as {service.account}")
+            terminal.wait_for("pair later): ")
+            terminal.type(f"{INVALID_SENDER[name]}\r")
+            terminal.wait_for(f"This is not a sender id of {name}. ")
             terminal.wait_for("pair later): ")
             terminal.type(f"{service.sender}\r")
 
@@ -92,11 +101,12 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
         assert any("The setup works" in text for text in service.server.texts())
         assert not any(secret in terminal.raw for secret in (*service.secrets.values(), WRONG))
 
-        text, variables = file.read_bytes().decode(), file.with_name("gateway.env")
+        text = file.read_bytes().decode()
         head, separator, rest = settings_of(name, service).partition(" # the bot\n")
         added = "".join(f'{each.setting} = "{each.variable}"\n' for each in fields if each.variable)
         assert text == f'{head}{separator}{added}{rest}\n[gateway.allow]\n{name} = ["{service.sender}"]\n'
-        assert (mode(file), mode(variables)) == (0o600, 0o600)
+        assert variables.is_symlink()
+        assert (mode(file), mode(kept)) == (0o600, 0o600)
         settings = config.load(cli_process.environment(tmp_path))
         assert settings.gateway.allow == {name: [service.sender]}
         assert sorted(settings.secrets.values()) == sorted(service.secrets.values())
@@ -109,7 +119,8 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
         assert (done.code, "problem: " in done.out, "next: " in done.out) == (1, True, True)
 
 
-async def test_cancelled_setup_writes_nothing(tmp_path: Path, configure: Configure) -> None:
+@pytest.mark.parametrize("quits", [False, True])
+async def test_cancelled_setup_writes_nothing(quits: bool, tmp_path: Path, configure: Configure) -> None:
     async with open_service("slack") as service:
         file = configure(settings_of("slack", service))
         before = file.read_bytes()
@@ -118,12 +129,66 @@ async def test_cancelled_setup_writes_nothing(tmp_path: Path, configure: Configu
             terminal.wait_for("xoxb-...): ")
             terminal.type(f"{service.secrets['bot_token_env']}\r")
             terminal.wait_for("xapp-...) (optional): ")
-            terminal.process.send_signal(signal.SIGINT)
+            if quits:
+                terminal.type(f"{WRONG}\r")
+                terminal.wait_for("[retry]: ")
+                terminal.type("quit\r\r")  # The second would answer a further question.
+            else:
+                terminal.process.send_signal(signal.SIGINT)
 
         terminal = await in_terminal(tmp_path, "slack", use=use)
         assert terminal.process.returncode == 130
         assert file.read_bytes() == before
         assert [each.name for each in file.parent.iterdir()] == ["config.toml"]
+
+
+async def test_sender_whose_test_message_is_refused_is_asked_for_again(tmp_path: Path, configure: Configure) -> None:
+    async with open_service("telegram") as service:
+        file = configure(settings_of("telegram", service))
+        service.server.failures["sendMessage"].append(telegram_server.BotError(400, "Bad Request: chat not found"))
+
+        def use(terminal: pty_terminal.Terminal) -> None:
+            for shown, typed in [
+                ("Token: ", f"{service.secrets['token_env']}\r"),
+                ("pair later): ", "43\r"),
+                ("The test message was not sent: ", ""),
+                ("write to the bot first and enter the id again.", ""),
+                ("pair later): ", "\r"),
+            ]:
+                terminal.wait_for(shown)
+                terminal.type(typed)
+
+        terminal = await in_terminal(tmp_path, "telegram", use=use)
+        assert terminal.process.returncode == 0
+        assert "token_env" in file.read_text()
+        assert "[gateway.allow]" not in file.read_text()
+
+
+async def test_hyphen_removes_an_optional_value_only(tmp_path: Path, configure: Configure) -> None:
+    file = configure(
+        "[gateway.matrix]\nhomeserver = 'http://127.0.0.1:9'\ninvites = ['@ann:a.test']\ntoken_env = 'TOKEN'\n"
+    )
+
+    def use(terminal: pty_terminal.Terminal) -> None:
+        for shown, typed in [
+            ("Homeserver [http://127.0.0.1:9]: ", "-"),
+            ("Access token: ", "syt_token"),
+            ("invite the bot (optional, - removes it) [@ann:a.test]: ", "-"),
+            ("[retry]: ", "retry"),
+            ("Homeserver [-]: ", "http://127.0.0.1:9"),
+            ("Access token (Enter keeps the current value): ", ""),
+            ("invite the bot (optional): ", ""),
+            ("[retry]: ", "save"),
+            ("pair later): ", ""),
+        ]:
+            terminal.wait_for(shown)
+            terminal.type(f"{typed}\r")
+
+    terminal = await in_terminal(tmp_path, "matrix", use=use)
+    assert terminal.process.returncode == 0
+    assert "`homeserver` must be a URL" in terminal.shown
+    assert "save to save the settings anyway" in terminal.shown
+    assert file.read_text() == "[gateway.matrix]\nhomeserver = 'http://127.0.0.1:9'\ntoken_env = 'TOKEN'\n"
 
 
 async def test_settings_can_be_saved_although_the_service_is_unreachable(tmp_path: Path, configure: Configure) -> None:
@@ -153,6 +218,7 @@ async def test_settings_can_be_saved_although_the_service_is_unreachable(tmp_pat
 
 async def test_platform_is_chosen_from_the_list_and_a_token_is_created(tmp_path: Path, home: Path) -> None:
     def use(terminal: pty_terminal.Terminal) -> None:
+        terminal.wait_for("http      not configured")
         terminal.wait_for("telegram  not configured")
         terminal.wait_for("Platform: ")
         terminal.type("http\r")
@@ -182,18 +248,34 @@ def test_setup_without_terminal_prints_the_settings_to_add(holdfast: Holdfast, h
     assert "There is no platform 'pigeon'" in holdfast("gateway", "setup", "pigeon").sentence
     assert holdfast("gateway", "setup", "--json").code == 2
     assert "slack is not configured" in holdfast("gateway", "setup", "slack", "--check").sentence
+    done = holdfast("gateway", "setup", "--check")
+    assert (done.code, done.sentence) == (2, "holdfast: Nothing is configured. Run: holdfast gateway setup")
 
 
 def test_check_reports_variables_and_modes(holdfast: Holdfast, configure: Configure, home: Path) -> None:
     configure("[gateway.http.tokens]\nann = 'ANN'\n[gateway.slack]\nbot_token_env = 'BOT'\napp_token_env = 'APP'\n")
     (home / "gateway.env").write_text("BOT=xoxb-secret\n")
-    (home / "gateway.env").chmod(0o644)
+    (home / "gateway.env").chmod(0o640)
     done = holdfast("gateway", "setup", "--check")
     assert done.code == 1
     assert "ANN is not set." in done.out
     assert "environment variable APP is not set" in done.out
     assert "chmod 600" in done.out
     assert "xoxb-secret" not in done.out + done.err
+
+
+def test_check_hides_secrets_in_errors_of_other_packages(
+    tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (info := tmp_path / "chatty-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[holdfast.platforms]\nchatty = chatty_platform:make\n")
+    make = "def make(context):\n    raise errors.SettingInvalid('Wrong ' + context.secrets['TOKEN'])\n"
+    (tmp_path / "chatty_platform.py").write_text(f"from holdfast import errors\n\n\n{make}")
+    monkeypatch.syspath_prepend(tmp_path)
+    configure("[gateway.chatty]\ntoken_env = 'TOKEN'\n").with_name("gateway.env").write_text("TOKEN=chatty-secret\n")
+    done = cli_in_process.run(tmp_path, "gateway", "setup", "chatty", "--check")
+    assert ("Wrong ***" in done.out, "chatty-secret" in done.out + done.err) == (True, False)
 
 
 # --- files -------------------------------------------------------------------------------------------

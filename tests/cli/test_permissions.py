@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,8 @@ def test_script_runs_only_allowed_commands(
 
 
 @pytest.fixture
-def audited(tmp_path: Path) -> Path:
+def audit(holdfast: Holdfast, tmp_path: Path) -> Holdfast:
+    """Run `holdfast audit` with a store that has four calls."""
     path, now = tmp_path / "audited.db", [1_780_000_000.0]
     with SessionDB(path, clock=lambda: now[0]) as db:
         for name in ("one", "two"):
@@ -144,11 +146,11 @@ def audited(tmp_path: Path) -> Path:
             now[0] += 86_400
             if ok is not None:
                 db.permissions.end_audit(number, ok)
-    return path
+    return partial(holdfast, "audit", "--db", path)
 
 
-def test_audit_shows_time_outcome_actor_and_command(holdfast: Holdfast, audited: Path) -> None:
-    shown = holdfast("audit", "--db", audited)
+def test_audit_shows_time_outcome_actor_and_command(audit: Holdfast) -> None:
+    shown = audit()
     assert shown.code == 0
     assert shown.out.splitlines() == [
         "2026-05-31 20:26  no end  shell  me: always                   sleep 9",
@@ -168,16 +170,14 @@ def test_audit_shows_time_outcome_actor_and_command(holdfast: Holdfast, audited:
         (["-n", "1"], ["sleep 9"]),
     ],
 )
-def test_audit_is_filtered_by_options(
-    holdfast: Holdfast, audited: Path, arguments: list[str], found: list[str]
-) -> None:
-    data = holdfast("audit", "--db", audited, "--json", *arguments).data
+def test_audit_is_filtered_by_options(audit: Holdfast, arguments: list[str], found: list[str]) -> None:
+    data = audit("--json", *arguments).data
     assert [each["summary"] for each in data["acts"]] == found
     assert data["more"] is (arguments == ["-n", "1"])
 
 
-def test_audit_refuses_unknown_times_and_conversations(holdfast: Holdfast, audited: Path) -> None:
-    done = holdfast("audit", "--db", audited, "--since", "yesterday")
+def test_audit_refuses_unknown_times_and_conversations(audit: Holdfast) -> None:
+    done = audit("--since", "yesterday")
     assert done.code == 2
     assert "expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28." in done.sentence
-    assert holdfast("audit", "--db", audited, "--conversation", "three").code == 1
+    assert audit("--conversation", "three").code == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,27 +11,17 @@ import pytest
 from holdfast import SessionDB, types
 from holdfast.store.driver import Tx
 from holdfast.tools.shell import process_folders
-from tests.cli.conftest import BRANCH, TRIP
+from tests.cli.conftest import ALL, BRANCH, TRIP, conversation_ids
 from tests.support import pty_terminal
 from tests.support.cli_process import Configure, Holdfast, Run
-
-ALL = {TRIP, BRANCH, "other"}
-
-
-def conversation_ids(path: Path) -> set[str]:
-    with SessionDB(path) as db:
-        assert db.admin.fsck().ok
-        return {session.conversation_id for session in db.list_sessions()}
 
 
 def files_with(folder: Path, text: bytes) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file() and text in path.read_bytes()]
 
 
-def test_title_is_set_shown_and_cleared(holdfast: Holdfast, trip: Path) -> None:
-    def title(*arguments: str) -> Run:
-        return holdfast("sessions", "title", *arguments, "--db", trip)
-
+def test_title_is_set_shown_and_cleared(sessions: Holdfast) -> None:
+    title = partial(sessions, "title")
     assert title("other", "Notes").code == 0
     assert title("other").out == "Notes\n"
     assert title("Notes", "--clear", "--json").data["title"] is None
@@ -44,25 +35,24 @@ def test_title_is_set_shown_and_cleared(holdfast: Holdfast, trip: Path) -> None:
 # --- delete --------------------------------------------------------------------------------------------
 
 
-def test_delete_without_yes_shows_the_conversations(holdfast: Holdfast, trip: Path) -> None:
-    done = holdfast("sessions", "delete", "other", BRANCH, "--db", trip)
+def test_delete_shows_the_conversations_and_leaves_no_byte_of_them_with_yes(
+    sessions: Holdfast, trip: Path, tmp_path: Path
+) -> None:
+    done = sessions("delete", "other", BRANCH)
     assert done.code == 1
     assert [line.split()[0] for line in done.out.splitlines()] == ["other", BRANCH]
     assert "--yes" in done.err
-    data = holdfast("sessions", "delete", "other", "--json", "--db", trip).data
+    data = sessions("delete", "other", "--json").data
     assert data == {"deleted": False, "scrubbed": False, "conversations": ["other"], "copies": []}
     assert conversation_ids(trip) == ALL
-
-
-def test_delete_leaves_no_byte_of_the_text(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    assert holdfast("sessions", "delete", BRANCH, "--yes", "--db", trip).code == 0
+    assert sessions("delete", BRANCH, "--yes").code == 0
     assert conversation_ids(trip) == {TRIP, "other"}
     assert files_with(tmp_path, b"only in the branch") == []
 
 
 @pytest.mark.parametrize("how", ["delete", "redact"])
 def test_removal_deletes_the_output_of_its_processes_only(
-    holdfast: Holdfast, trip: Path, tmp_path: Path, how: str
+    sessions: Holdfast, trip: Path, tmp_path: Path, how: str
 ) -> None:
     folder = Path(process_folders.store_folder(str(tmp_path / "data"), str(trip)))
     with SessionDB(trip) as db:
@@ -76,7 +66,7 @@ def test_removal_deletes_the_output_of_its_processes_only(
             db.processes.record_end(name, "exited", 0, "it ended")
         seq = db.conversation(TRIP).last_seq
     names = [TRIP, BRANCH] if how == "delete" else [TRIP, str(seq)]
-    assert holdfast("sessions", how, *names, "--yes", "--db", trip).code == 0
+    assert sessions(how, *names, "--yes").code == 0
     assert [path.relative_to(folder) for path in folder.rglob("out.0")] == [Path("p2/out.0")]
 
 
@@ -87,35 +77,35 @@ def test_removal_deletes_the_output_of_its_processes_only(
 )
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 def test_delete_removes_nothing_if_one_name_is_refused(
-    holdfast: Holdfast, trip: Path, names: list[str], sentence: str, form: list[str]
+    sessions: Holdfast, trip: Path, names: list[str], sentence: str, form: list[str]
 ) -> None:
-    done = holdfast("sessions", "delete", *names, "--yes", *form, "--db", trip)
+    done = sessions("delete", *names, "--yes", *form)
     assert done.code == 1
     assert sentence in done.sentence
     assert conversation_ids(trip) == ALL
 
 
-def test_removal_names_the_copies_of_earlier_restores(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    holdfast("backup", tmp_path / "copy.db", "--db", trip)
-    holdfast("restore", tmp_path / "copy.db", "--yes", "--db", trip)
+def test_removal_names_the_copies_of_earlier_restores(on_trip: Holdfast, sessions: Holdfast, tmp_path: Path) -> None:
+    on_trip("backup", tmp_path / "copy.db")
+    on_trip("restore", tmp_path / "copy.db", "--yes")
     (kept,) = tmp_path.glob("trip.db-before-restore-*.db")
-    assert holdfast("sessions", "delete", "other", "--yes", "--json", "--db", trip).data["copies"] == [str(kept)]
-    assert str(kept) in holdfast("sessions", "redact", TRIP, "1", "--yes", "--db", trip).words
+    assert sessions("delete", "other", "--yes", "--json").data["copies"] == [str(kept)]
+    assert str(kept) in sessions("redact", TRIP, "1", "--yes").words
 
 
-def test_scrub_that_a_reader_blocks_is_finished_by_doctor(holdfast: Holdfast, trip: Path) -> None:
+def test_scrub_that_a_reader_blocks_is_finished_by_doctor(on_trip: Holdfast, sessions: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
 
         def read(tx: Tx) -> Run:
             tx.all("fsck_conversations")
-            return holdfast("sessions", "delete", BRANCH, "--yes", "--json", "--db", trip)
+            return sessions("delete", BRANCH, "--yes", "--json")
 
         done = db.driver.read(read)
     assert (done.code, done.data["deleted"], done.data["scrubbed"]) == (1, True, False)
     assert "doctor --fix" in done.err
-    (note,) = [each for each in holdfast("doctor", "--json", "--db", trip).data["findings"] if each["kind"] == "scrub"]
+    (note,) = [each for each in on_trip("doctor", "--json").data["findings"] if each["kind"] == "scrub"]
     assert note["level"] == "note"
-    fixed = holdfast("doctor", "--fix", "--json", "--db", trip).data
+    fixed = on_trip("doctor", "--fix", "--json").data
     assert "removed deleted and redacted text from the files" in fixed["done"]
     assert fixed["findings"] == []
     assert files_with(trip.parent, b"only in the branch") == []
@@ -124,13 +114,13 @@ def test_scrub_that_a_reader_blocks_is_finished_by_doctor(holdfast: Holdfast, tr
 # --- redact --------------------------------------------------------------------------------------------
 
 
-def test_redact_shows_the_messages_and_removes_them(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    shown = holdfast("sessions", "redact", TRIP, "3", "1", "--db", trip)
+def test_redact_shows_the_messages_and_removes_them(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
+    shown = sessions("redact", TRIP, "3", "1")
     assert (shown.code, shown.out.splitlines()) == (1, ["1  user  message 1", "3  user  message 3"])
-    done = holdfast("sessions", "redact", TRIP, "3", "1", "--yes", "--json", "--db", trip)
+    done = sessions("redact", TRIP, "3", "1", "--yes", "--json")
     assert done.data == {"redacted": True, "scrubbed": True, "conversation": TRIP, "seqs": [1, 3], "copies": []}
-    assert holdfast("sessions", "redact", TRIP, "3", "--db", trip).out == "3  user  [already redacted]\n"
-    unknown = holdfast("sessions", "redact", TRIP, "2", "99", "--yes", "--json", "--db", trip)
+    assert sessions("redact", TRIP, "3").out == "3  user  [already redacted]\n"
+    unknown = sessions("redact", TRIP, "2", "99", "--yes", "--json")
     assert unknown.code == 1
     assert "99" in unknown.sentence
     with SessionDB(trip) as db:
@@ -138,15 +128,15 @@ def test_redact_shows_the_messages_and_removes_them(holdfast: Holdfast, trip: Pa
     assert files_with(tmp_path, b"message 3") == []
 
 
-def test_redact_removes_titles_with_words_of_the_text(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_redact_removes_titles_with_words_of_the_text(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     with SessionDB(trip) as db:
         db.create_session("bank", source="test", title="My password is hunter2")
         db.append_message("bank", role="user", content="My password is hunter2 for the bank")
         db.branch("bank", branch_id="branch")
-    shown = holdfast("sessions", "redact", "bank", "1", "--db", trip)
+    shown = sessions("redact", "bank", "1")
     assert "The title is removed, too, because it contains words of the text: My password is hunter2\n" in shown.out
     assert "My password is hunter2 #2" in shown.out
-    assert holdfast("sessions", "redact", "bank", "1", "--yes", "--json", "--db", trip).code == 0
+    assert sessions("redact", "bank", "1", "--yes", "--json").code == 0
     assert files_with(tmp_path, b"hunter2") == []
 
 
@@ -161,25 +151,25 @@ def test_redact_removes_titles_with_words_of_the_text(holdfast: Holdfast, trip: 
     ids=["delete", "redact", "prune", "restore"],
 )
 def test_confirmation_on_a_terminal_lists_the_conversations_to_remove(
-    holdfast: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
+    on_trip: Holdfast, trip: Path, tmp_path: Path, command: tuple[str, ...], shown: str
 ) -> None:
-    holdfast("backup", "copy.db", "--db", trip)
+    on_trip("backup", "copy.db")
     with pty_terminal.open_terminal(tmp_path, *command, "--json", "--db", trip, columns=200) as screen:
         screen.wait_for(shown)
         screen.wait_for("[y/N]")
         screen.type("n\r")
         assert screen.end() == 1
     assert conversation_ids(trip) == ALL
-    assert shown not in holdfast(*command, "--json", "--db", trip).err, "a program reads the JSON"
+    assert shown not in on_trip(*command, "--json").err, "a program reads the JSON"
 
 
 # --- prune ---------------------------------------------------------------------------------------------
 
 
-def test_prune_without_yes_lists_removed_and_kept_conversations(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_prune_without_yes_lists_removed_and_kept_conversations(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     with SessionDB(trip) as db:
         db.bind_route("chat", "other", version=0)
-    done = holdfast("sessions", "prune", "--older-than", "0", "--db", trip)
+    done = sessions("prune", "--older-than", "0")
     assert done.code == 1
     shown = {line.split()[0]: line for line in done.out.splitlines()}
     assert "kept: a branch reads from it" in shown[TRIP]
@@ -189,24 +179,24 @@ def test_prune_without_yes_lists_removed_and_kept_conversations(holdfast: Holdfa
     assert not (tmp_path / "archive").exists()
 
 
-def test_prune_archives_removed_conversations(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    assert holdfast("sessions", "prune", "--older-than", "0", "--yes", "--db", trip).code == 0
+def test_prune_archives_removed_conversations(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
+    assert sessions("prune", "--older-than", "0", "--yes").code == 0
     assert conversation_ids(trip) == {TRIP}
     (archive,) = (tmp_path / "archive").glob("trip-*.jsonl")
     with SessionDB(tmp_path / "new.db") as other, archive.open() as file:
         assert other.admin.import_from(file).ok
     assert conversation_ids(tmp_path / "new.db") == ALL
     options = ["--max-size", "0kb", "--archive", "a.jsonl", "--yes", "--json"]
-    data = holdfast("sessions", "prune", *options, "--db", trip).data
+    data = sessions("prune", *options).data
     assert (data["pruned"], data["report"]["removed"]) == (True, [TRIP])
     assert os.path.exists(tmp_path / "a.jsonl")
 
 
-def test_prune_uses_the_settings(holdfast: Holdfast, trip: Path, home: Path, configure: Configure) -> None:
+def test_prune_uses_the_settings(sessions: Holdfast, trip: Path, home: Path, configure: Configure) -> None:
     configure('[retention]\nolder_than_days = 0\nmax_size = "1GB"\narchive = "old"\n')
-    assert str(home / "old") in holdfast("sessions", "prune", "--db", trip).err
+    assert str(home / "old") in sessions("prune").err
     assert conversation_ids(trip) == ALL
-    assert holdfast("sessions", "prune", "--yes", "--db", trip).code == 0
+    assert sessions("prune", "--yes").code == 0
     assert conversation_ids(trip) < ALL
     assert list((home / "old").glob("*.jsonl"))
 
@@ -216,8 +206,8 @@ def test_prune_uses_the_settings(holdfast: Holdfast, trip: Path, home: Path, con
     [(["--max-size", "10GB"], 0), ([], 2), (["--max-size", "lots"], 2), (["--older-than", "-1"], 2)],
 )
 def test_prune_removes_nothing_within_the_limits_or_on_wrong_use(
-    holdfast: Holdfast, trip: Path, arguments: list[str], code: int
+    sessions: Holdfast, trip: Path, arguments: list[str], code: int
 ) -> None:
-    done = holdfast("sessions", "prune", *arguments, "--yes", "--db", trip)
+    done = sessions("prune", *arguments, "--yes")
     assert (done.code, done.out) == (code, "")
     assert conversation_ids(trip) == ALL

@@ -14,11 +14,11 @@ from tests.support import backends, cli_process, pty_terminal
 from tests.support.cli_process import Holdfast
 
 
-def test_import_of_an_export_has_the_same_export(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
-    text = holdfast("sessions", "export", "--all", "--db", trip)
+def test_import_of_an_export_has_the_same_export(holdfast: Holdfast, sessions: Holdfast, tmp_path: Path) -> None:
+    text = sessions("export", "--all")
     assert (text.code, text.err) == (0, "")
     file, other = tmp_path / "trip.jsonl", tmp_path / "other.db"
-    done = holdfast("sessions", "export", "--all", "--db", trip, "-o", file)
+    done = sessions("export", "--all", "-o", file)
     assert done == (0, "", f"3 conversations with 10 messages written to {file}.\n")
     assert file.read_text("utf-8") == text.out
     done = holdfast("sessions", "import", file, "--db", other)
@@ -44,11 +44,11 @@ def test_bytes_do_not_depend_on_the_encoding_and_terminals_are_safe(tmp_path: Pa
         assert "\x1b[2J" not in shown.out
 
 
-def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
+def test_file_is_private_and_replaced_only_as_a_whole(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     file = tmp_path / "out" / "x.jsonl"
     file.parent.mkdir()
     file.write_text("old")
-    branch = holdfast("sessions", "export", BRANCH, "--db", trip, "-o", file)
+    branch = sessions("export", BRANCH, "-o", file)
     assert branch.err.splitlines()[0] == f"{TRIP} is included, because a branch needs it."
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     whole = file.read_text()
@@ -56,7 +56,7 @@ def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: 
     with SessionDB(trip) as db:
         backends.raw(db, "DROP TRIGGER message_is_only_redacted")
         backends.raw(db, """UPDATE messages SET body = '{"content":"forged"}' WHERE seq = 3""")
-    done = holdfast("sessions", "export", TRIP, "--db", trip, "-o", file)
+    done = sessions("export", TRIP, "-o", file)
     assert done.code == 1
     assert "Message 3 of conversation" in done.err.splitlines()[-1]
     assert (file.read_text(), os.listdir(file.parent)) == (whole, ["x.jsonl"])
@@ -74,12 +74,12 @@ def test_file_is_private_and_replaced_only_as_a_whole(holdfast: Holdfast, trip: 
     ],
 )
 def test_export_that_cannot_be_made_is_one_sentence(
-    holdfast: Holdfast, trip: Path, arguments: str, code: int, sentence: str
+    sessions: Holdfast, arguments: str, code: int, sentence: str
 ) -> None:
-    done = holdfast("sessions", "export", *arguments.split(), "--db", trip)
+    done = sessions("export", *arguments.split())
     assert done.code == code
     assert sentence in done.sentence
-    assert holdfast("sessions", "list", "--db", trip).code == 0
+    assert sessions("list").code == 0
 
 
 # --- attachments ---------------------------------------------------------------------------------------
@@ -127,16 +127,16 @@ def test_pipe_reports_that_it_has_no_attachments(holdfast: Holdfast, album: Path
 
 
 @pytest.fixture
-def export(holdfast: Holdfast, trip: Path, tmp_path: Path) -> Path:
-    holdfast("sessions", "export", "--all", "--db", trip, "-o", tmp_path / "trip.jsonl")
+def export(sessions: Holdfast, tmp_path: Path) -> Path:
+    sessions("export", "--all", "-o", tmp_path / "trip.jsonl")
     return tmp_path / "trip.jsonl"
 
 
-def test_deleted_conversation_is_imported_only_with_revive(holdfast: Holdfast, trip: Path, export: Path) -> None:
+def test_deleted_conversation_is_imported_only_with_revive(sessions: Holdfast, trip: Path, export: Path) -> None:
     with SessionDB(trip) as db:
         db.delete_conversation("other")
-    done = holdfast("sessions", "import", export, "--db", trip)
+    done = sessions("import", export)
     assert (done.code, "was deleted" in done.err) == (1, True)
     assert done.err.endswith("1 was deleted or pruned here. Use --revive to import under new ids (ID~2).\n")
-    done = holdfast("sessions", "import", export, "--revive", "--db", trip)
+    done = sessions("import", export, "--revive")
     assert (done.code, done.err) == (0, "other was deleted here; it was imported as other~2.\n")

@@ -21,33 +21,33 @@ def set_raw_title(path: Path, title: str) -> None:
 # --- list ----------------------------------------------------------------------------------------------
 
 
-def test_list_has_one_line_per_conversation(holdfast: Holdfast, trip: Path) -> None:
-    done = holdfast("sessions", "list", "--db", trip)
+def test_list_has_one_line_per_conversation(sessions: Holdfast) -> None:
+    done = sessions("list")
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [
         'other                   1  2026-05-28 20:36  ended: done  -           "hi"',
         f"{BRANCH}            6  2026-05-28 20:34  live         /work/trip  Trip to Lisbon #2",
         f"{TRIP}  8  2026-05-28 20:33  live         /work/trip  Trip to Lisbon",
     ]
-    everything = holdfast("sessions", "list", "--all", "--db", trip)
+    everything = sessions("list", "--all")
     assert [line.split()[0] for line in everything.out.splitlines()] == ["other", BRANCH, THIRD, SECOND, TRIP]
 
 
 @pytest.mark.parametrize(("command", "limit", "lines"), [("list", 2, 2), ("list", 3, 3), ("tree", 1, 2)])
-def test_limit_is_applied_and_reported(holdfast: Holdfast, trip: Path, command: str, limit: int, lines: int) -> None:
-    done = holdfast("sessions", command, "--limit", str(limit), "--db", trip)
+def test_limit_is_applied_and_reported(sessions: Holdfast, command: str, limit: int, lines: int) -> None:
+    done = sessions(command, "--limit", str(limit))
     assert (done.code, len(done.out.splitlines())) == (0, lines)
     assert ("--limit" in done.err) is (limit < 3)
 
 
-def test_list_as_json(holdfast: Holdfast, trip: Path) -> None:
-    data = holdfast("sessions", "list", "--json", "--db", trip).data
+def test_list_as_json(sessions: Holdfast, trip: Path) -> None:
+    data = sessions("list", "--json").data
     assert (data["database"], data["more"]) == (str(trip), False)
     place = {"id": TRIP, "head": THIRD, "owner": "", "source": "cli", "folder": "/work/trip", "title": "Trip to Lisbon"}
     state = {"messages": 8, "last_active": 1_780_000_420.0, "live": True, "end_reason": None, "begins": "message 1"}
     assert data["conversations"][2] == place | state
-    sessions = holdfast("sessions", "list", "--json", "--all", "--db", trip).data["sessions"]
-    ended = next(session for session in sessions if session["id"] == SECOND)
+    listed = sessions("list", "--json", "--all").data["sessions"]
+    ended = next(session for session in listed if session["id"] == SECOND)
     assert (ended["conversation_id"], ended["parent_session_id"], ended["message_count"]) == (TRIP, TRIP, 2)
     assert (ended["first_seq"], ended["last_seq"], ended["end_reason"], ended["live"]) == (7, 8, "compression", False)
 
@@ -76,9 +76,9 @@ def test_empty_store_lists_nothing(holdfast: Holdfast, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", ["list", "tree", "show other", "list --json", "tree --json"])
-def test_control_characters_of_a_title_are_escaped(holdfast: Holdfast, trip: Path, words: str) -> None:
+def test_control_characters_of_a_title_are_escaped(sessions: Holdfast, trip: Path, words: str) -> None:
     set_raw_title(trip, "\x1b]0;owned\x07\x1b[2J\u202e\x9b")
-    done = holdfast("sessions", *words.split(), "--db", trip)
+    done = sessions(*words.split())
     assert done.code == 0
     assert "owned" in done.out
     assert not set(done.out) & set("\x1b\x07\u202e\x9b")
@@ -112,17 +112,15 @@ other  1 message  ended
 """
 
 
-@pytest.mark.parametrize("name", [TRIP, THIRD, BRANCH, "20260529"])
-def test_tree_of_any_part_is_the_whole_lineage(holdfast: Holdfast, trip: Path, name: str) -> None:
-    assert holdfast("sessions", "tree", name, "--db", trip) == (0, TREE, "")
+@pytest.mark.parametrize(
+    ("names", "shown"), [*(([name], TREE) for name in (TRIP, THIRD, BRANCH, "20260529")), ([], f"{OTHER}\n{TREE}")]
+)
+def test_tree_is_the_whole_lineage_of_any_part_or_of_all(sessions: Holdfast, names: list[str], shown: str) -> None:
+    assert sessions("tree", *names) == (0, shown, "")
 
 
-def test_tree_without_a_name_draws_every_lineage_once(holdfast: Holdfast, trip: Path) -> None:
-    assert holdfast("sessions", "tree", "--db", trip) == (0, OTHER + "\n" + TREE, "")
-
-
-def test_tree_as_json(holdfast: Holdfast, trip: Path) -> None:
-    data = holdfast("sessions", "tree", BRANCH, "--json", "--db", trip).data
+def test_tree_as_json(sessions: Holdfast, trip: Path) -> None:
+    data = sessions("tree", BRANCH, "--json").data
     assert (data["database"], data["roots"]) == (str(trip), [TRIP])
     root, branch = data["conversations"]
     assert (root["id"], root["head_id"], root["branches"]) == (TRIP, THIRD, [BRANCH])
@@ -148,21 +146,21 @@ def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, 
 # --- search -------------------------------------------------------------------------------------------
 
 
-def test_hit_is_shown_with_its_place(holdfast: Holdfast, trip: Path) -> None:
+def test_hit_is_shown_with_its_place(sessions: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
         db.append_message("other", role="user", content="a walrus \x1b[31mred\x1b]0;title\x07")
-    done = holdfast("sessions", "search", "only", "in", "the", "branches", "--db", trip)
+    done = sessions("search", "only", "in", "the", "branches")
     assert (done.code, done.err) == (0, "")
     place = f"{BRANCH} 6 user 2026-05-28 20:34  Trip to Lisbon #2"
     assert done.out.splitlines()[:2] == [place, "   only in the branch"]
-    assert "\x1b" not in holdfast("sessions", "search", "walrus", "--db", trip).out
-    nothing = holdfast("sessions", "search", "zebra", "--db", trip)
+    assert "\x1b" not in sessions("search", "walrus").out
+    nothing = sessions("search", "zebra")
     assert (nothing.code, nothing.out) == (1, "")
     assert "Nothing found" in nothing.err
 
 
-def test_json_has_hits_with_neighbours(holdfast: Holdfast, trip: Path) -> None:
-    data = holdfast("sessions", "search", '"message 3"', "--json", "--neighbours", "1", "--db", trip).data
+def test_json_has_hits_with_neighbours(sessions: Holdfast) -> None:
+    data = sessions("search", '"message 3"', "--json", "--neighbours", "1").data
     (hit,) = data["hits"]
     assert (hit["conversation_id"], hit["seq"], hit["content"]) == (TRIP, 3, "message 3")
     assert hit["title"] == "Trip to Lisbon"
@@ -179,15 +177,15 @@ def test_json_has_hits_with_neighbours(holdfast: Holdfast, trip: Path) -> None:
         (["--before", "2026-05-29", "--after", "2026-05-28"], [8]),
     ],
 )
-def test_filters_narrow_the_search(holdfast: Holdfast, trip: Path, options: list[str], seqs: list[int]) -> None:
-    done = holdfast("sessions", "search", '"etc home"', *options, "--json", "--db", trip)
+def test_filters_narrow_the_search(sessions: Holdfast, options: list[str], seqs: list[int]) -> None:
+    done = sessions("search", '"etc home"', *options, "--json")
     assert [hit["seq"] for hit in done.data["hits"]] == seqs
 
 
 @pytest.mark.parametrize(
     ("words", "code"), [("", 2), ("x --role king", 2), ("x --limit 0", 2), ("x --after soon", 2), ("x --in nowhere", 1)]
 )
-def test_invalid_filter_is_one_sentence(holdfast: Holdfast, trip: Path, words: str, code: int) -> None:
-    done = holdfast("sessions", "search", *words.split(), "--db", trip)
+def test_invalid_filter_is_one_sentence(sessions: Holdfast, words: str, code: int) -> None:
+    done = sessions("search", *words.split())
     assert done.code == code
     assert "%" not in done.sentence

@@ -51,21 +51,21 @@ TRANSCRIPT = f"""\
 
 
 @pytest.mark.parametrize("name", [TRIP, SECOND, THIRD, "20260528_001", "Trip to Lisbon"])
-def test_any_name_of_a_conversation_shows_its_transcript(holdfast: Holdfast, trip: Path, name: str) -> None:
-    assert holdfast("sessions", "show", name, "--db", trip) == (0, TRANSCRIPT, "")
+def test_any_name_of_a_conversation_shows_its_transcript(sessions: Holdfast, name: str) -> None:
+    assert sessions("show", name) == (0, TRANSCRIPT, "")
 
 
-def test_branch_shows_shared_messages_and_its_start(holdfast: Holdfast, trip: Path) -> None:
-    lines = holdfast("sessions", "show", BRANCH, "--db", trip).out.splitlines()
+def test_branch_shows_shared_messages_and_its_start(sessions: Holdfast) -> None:
+    lines = sessions("show", BRANCH).out.splitlines()
     start = lines.index(f"── the branch {BRANCH} begins")
     assert "    message 5" in lines[:start]
     assert "    only in the branch" in lines[start:]
     assert not any("message 6" in line or "goes on" in line for line in lines)
 
 
-def test_context_has_the_messages_sent_to_the_model(holdfast: Holdfast, trip: Path) -> None:
-    out = holdfast("sessions", "show", TRIP, "--context", "--db", trip).out
-    data = holdfast("sessions", "show", TRIP, "--context", "--json", "--db", trip).data
+def test_context_has_the_messages_sent_to_the_model(sessions: Holdfast, trip: Path) -> None:
+    out = sessions("show", TRIP, "--context").out
+    data = sessions("show", TRIP, "--context", "--json").data
     with SessionDB(trip) as db:
         context = db.context(TRIP)
     headings = [line.split() for line in out.splitlines()[2:] if line and not line.startswith(" ")]
@@ -77,11 +77,11 @@ def test_context_has_the_messages_sent_to_the_model(holdfast: Holdfast, trip: Pa
     assert data["compaction"]["summary"] == "They plan a trip."
 
 
-def test_json_has_every_message_with_state_and_metadata(holdfast: Holdfast, trip: Path) -> None:
+def test_json_has_every_message_with_state_and_metadata(sessions: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
         db.create_session("talk", source="test", metadata={"ticket": 4711})
         db.append_message("talk", role="user", content="hello", metadata={"channel": "mail"})
-    data = holdfast("sessions", "show", TRIP, "--json", "--db", trip).data
+    data = sessions("show", TRIP, "--json").data
     assert set(data) == {"conversation", "sessions", "compactions", "hides", "messages"}
     assert data["conversation"]["head_id"] == THIRD
     assert [session["id"] for session in data["sessions"]] == [TRIP, SECOND, THIRD]
@@ -90,24 +90,24 @@ def test_json_has_every_message_with_state_and_metadata(holdfast: Holdfast, trip
     assert [message["state"] for message in data["messages"]] == states
     assert data["messages"][6]["tool_calls"] == [{"id": "c1", "name": "ls", "arguments": {"path": "/"}}]
     assert data["messages"][7]["tool_call_id"] == "c1"
-    tail = holdfast("sessions", "show", TRIP, "--tail", "3", "--json", "--db", trip).data
+    tail = sessions("show", TRIP, "--tail", "3", "--json").data
     assert [message["seq"] for message in tail["messages"]] == [6, 7, 8]
-    talk = holdfast("sessions", "show", "talk", "--db", trip, "--json").data
+    talk = sessions("show", "talk", "--json").data
     assert talk["conversation"]["metadata"] == {"ticket": 4711}
     assert talk["messages"][0]["metadata"] == {"channel": "mail"}
-    assert "4711" not in holdfast("sessions", "show", "talk", "--db", trip, "--context").out
+    assert "4711" not in sessions("show", "talk", "--context").out
 
 
-def test_redacted_and_damaged_messages_do_not_hide_the_others(holdfast: Holdfast, trip: Path) -> None:
+def test_redacted_and_damaged_messages_do_not_hide_the_others(sessions: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
         db.redact(TRIP, 5)
         backends.raw(db, "DROP TRIGGER message_is_only_redacted")
         backends.raw(db, "UPDATE messages SET body = '{broken' WHERE seq = 3")
-    out = holdfast("sessions", "show", TRIP, "--db", trip).out
+    out = sessions("show", TRIP).out
     assert "5  user  2026-05-28 20:30  [redacted]\n\n6 " in out
     assert "(This message is damaged. Run `holdfast doctor`.)" in out
     assert "    message 4\n" in out
-    assert "cannot be read" in holdfast("sessions", "show", TRIP, "--json", "--db", trip).sentence
+    assert "cannot be read" in sessions("show", TRIP, "--json").sentence
 
 
 def test_long_log_is_shown_whole(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_control_characters_are_escaped(holdfast: Holdfast, tmp_path: Path, argu
 
 
 @pytest.mark.parametrize("command", ["show", "tree"])
-def test_unknown_ambiguous_or_deleted_name_is_an_error(holdfast: Holdfast, trip: Path, command: str) -> None:
+def test_unknown_ambiguous_or_deleted_name_is_an_error(sessions: Holdfast, trip: Path, command: str) -> None:
     def sentence(name: str) -> str:
-        done = holdfast("sessions", command, name, "--db", trip)
+        done = sessions(command, name)
         assert done.code == 1
         return done.sentence
 

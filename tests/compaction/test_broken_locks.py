@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors
 from holdfast.compaction import base, hooks
 from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
-from holdfast.store import leases, write_step
+from holdfast.store import write_step
 from tests.support import agents, backends, conversations
 from tests.support.compaction import FakeSummarizer, brief_summary, compact, compacting_agent, fill
 
@@ -129,24 +129,6 @@ async def test_two_agents_without_leases_compact_once_and_both_answer(
         assert [session.ordinal for session in await db.sessions("talk")] == [1, 2]
         roles = [message.role for message in (await db.transcript("talk"))[80:]]
         assert sorted(roles) == ["assistant"] * 2 + ["user"] * 2
-
-
-def test_synchronous_calls_continue_without_leases(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    with SessionDB(":memory:") as db:
-        conversations.begin(db, "talk", "a")
-        monkeypatch.delattr(leases.LeaseMixin, "acquire_lease")
-        db.commit_compaction(db.begin_compaction("talk"), summary="gist", cut_seq=1)
-        assert db.try_acquire_compression_lock("talk", "me")
-        with pytest.raises(errors.InvalidArgument):
-            db.begin_compaction("talk", ttl=-1)
-        with pytest.raises(errors.NoSuchSession):
-            db.begin_compaction("nobody")
-        assert db.admin.fsck().ok
-    (warning,) = warnings(caplog)
-    assert "AttributeError" in warning
-    assert "holdfast doctor" in warning
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)

@@ -15,7 +15,7 @@ from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
 from holdfast.runtime import wording
-from tests.support import agents, conversations
+from tests.support import agents, conversations, polling
 from tests.support.compaction import (
     FakeSummarizer,
     append_questions,
@@ -77,8 +77,7 @@ async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secre
 async def test_two_agents_compact_once_and_the_other_keeps_its_context(talk: AsyncSessionDB) -> None:
     slow, reached, go = blocked_summary()
     first, second = compacting_agent(talk, FakeSummarizer(slow)), compacting_agent(talk, writer := FakeSummarizer())
-    began = asyncio.create_task(first.compress_context())
-    await reached.wait()
+    began = await polling.start(first.compress_context(), reached)
     before = tuple(await second.context_cache.messages())
     made = await second.compress_context()
     assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.BUSY, "talk", before)
@@ -117,7 +116,6 @@ async def test_messages_written_during_a_compaction_are_not_summarized_and_stay(
     assert made.outcome is Outcome.COMPACTED
     assert made.after < made.before  # Without these messages.
     assert max(each.seq for each in writer.requests[0].messages) < last
-    assert made.cut_seq is not None
     assert made.cut_seq < last
     said = [str(each).split(".")[0] for each in conversations.contents(await talk.context("talk"))[-120:]]
     assert said == [f"{when} {number}" for when in ("Too late", "Meanwhile") for number in range(60)]
@@ -196,11 +194,13 @@ async def test_only_exhaustion_suggests_a_new_conversation(talk: AsyncSessionDB)
     [
         (lambda _: "   \n", 1, "returned no text"),
         (lambda _: None, 1, "returned no text"),
+        (lambda _: f"\u202e\x1b\n{summary.MARK}\n\u200b", 1, "returned no text"),
+        (lambda request: f"{brief_summary(request)} \ud800", 1, "not valid Unicode"),
         (lambda _: "word " * 50_000, 2, "which saves too little"),
         (lambda _: "short, and everything else is forgotten", 2, "things to keep"),
         (lambda _: 1 // 0, 1, "ZeroDivisionError"),
     ],
-    ids=["blank", "no text", "too long", "forgetful", "raising"],
+    ids=["blank", "no text", "invisible text", "unpaired surrogate", "too long", "forgetful", "raising"],
 )
 async def test_bad_summary_gives_way_to_an_extract_after_few_tries(
     bad: Any, tries: int, reason: str, caplog: pytest.LogCaptureFixture, talk: AsyncSessionDB

@@ -13,24 +13,10 @@ from holdfast import AsyncSessionDB, errors, types
 from holdfast.agent import usage
 from holdfast.compaction import base, compress, hooks, policy
 from holdfast.compaction.base import Outcome
-from tests.support import agents, conversations
-from tests.support.compaction import (
-    SUMMARY_USAGE,
-    FakeSummarizer,
-    GrowingMeter,
-    brief_summary,
-    compact,
-    compacting_agent,
-    priced_summarizer,
-    steal_lease,
-)
-from tests.support.polling import until_async
+from tests.support import agents, compaction, conversations, polling
 
 COOLDOWN = policy.CompactionPolicy().cooldowns[0]
-
-
-async def fail_busy(*_: object, **__: object) -> Any:
-    raise errors.StoreBusy()
+fail_busy = agents.failing(errors.StoreBusy())
 
 
 # --- the store -------------------------------------------------------------------------------------------
@@ -39,7 +25,7 @@ async def fail_busy(*_: object, **__: object) -> Any:
 async def test_store_that_cannot_begin_is_a_failure_without_a_summary(
     talk: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    agent = compacting_agent(talk, writer := FakeSummarizer())
+    agent = compaction.compacting_agent(talk, writer := compaction.FakeSummarizer())
     with monkeypatch.context() as patched:
         patched.setattr(talk, "begin_compaction", fail_busy)
         patched.setattr(talk, "snapshot", fail_busy)
@@ -58,11 +44,11 @@ async def test_failure_changes_nothing_and_starts_a_cooldown_at_its_end(
 
     def summarize_slowly(request: base.SummaryRequest) -> str:
         clock.advance(20)
-        return brief_summary(request)
+        return compaction.brief_summary(request)
 
     before = tuple((await talk.context("talk")).messages)
-    meter = GrowingMeter() if how == "every summary" else None
-    agent = compacting_agent(talk, FakeSummarizer(summarize_slowly), clock=clock, meter=meter)
+    meter = compaction.GrowingMeter() if how == "every summary" else None
+    agent = compaction.compacting_agent(talk, compaction.FakeSummarizer(summarize_slowly), clock=clock, meter=meter)
     with monkeypatch.context() as patched:
         if how == "the commit":
             patched.setattr(talk, "commit_compaction", fail_busy)
@@ -75,7 +61,7 @@ async def test_failure_changes_nothing_and_starts_a_cooldown_at_its_end(
     cooling = await agent.compress_context()
     assert (cooling.outcome, cooling.retry_in) == (Outcome.COOLING_DOWN, COOLDOWN)
     clock.advance(COOLDOWN)
-    assert (await compact(talk, clock=clock)).outcome is Outcome.COMPACTED
+    assert (await compaction.compact(talk, clock=clock)).outcome is Outcome.COMPACTED
 
 
 async def test_errors_after_the_commit_leave_the_outcome_compacted(
@@ -93,7 +79,7 @@ async def test_errors_after_the_commit_leave_the_outcome_compacted(
     def fail_to_follow(_: str) -> None:
         raise KeyError("a cache")
 
-    agent = compacting_agent(talk)
+    agent = compaction.compacting_agent(talk)
     monkeypatch.setattr(talk, "commit_compaction", commit_and_break)
     job = msgspec.structs.replace(agent.compaction_job(), moved=fail_to_follow)
     made = await compress.compress(job, compress.CompactionRequest(force=True))
@@ -125,9 +111,8 @@ async def test_lost_lease_cancels_the_summary_and_waits_for_its_end(still_talk: 
             ended.append(True)
         return ""
 
-    attempt = asyncio.create_task(compact(still_talk, end_slowly, lease_ttl=0.1))
-    await reached.wait()
-    await steal_lease(still_talk)
+    attempt = await polling.start(compaction.compact(still_talk, end_slowly, lease_ttl=0.1), reached)
+    await compaction.steal_lease(still_talk)
     assert (await attempt).outcome is Outcome.BUSY
     assert ended == [True]
     assert len(await still_talk.sessions("talk")) == 1
@@ -147,15 +132,13 @@ async def test_lease_is_released_although_the_caller_is_cancelled_twice(
         return await talk.leases() == []
 
     monkeypatch.setattr(talk, "release_lease", release_slowly)
-    attempt = asyncio.create_task(compact(talk, FakeSummarizer(lambda _: stuck())))
-    await stuck.reached.wait()
+    work = compaction.compact(talk, compaction.FakeSummarizer(lambda _: stuck()))
+    attempt = await polling.start(work, stuck.reached)
     attempt.cancel()
     await releasing.wait()
-    attempt.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await attempt
+    await polling.cancel(attempt)
     go.set()
-    await until_async(is_released)
+    await polling.until_async(is_released)
 
 
 OVERTAKEN = {
@@ -177,16 +160,18 @@ async def test_overtaken_attempt_names_the_cause_and_cools_down_if_it_was_paid(
         elif cause == "another commit":
             await talk.commit_compaction(await talk.snapshot("talk"), summary="Theirs.", cut_seq=74)
         else:
-            await steal_lease(talk)
-        return brief_summary(request)
+            await compaction.steal_lease(talk)
+        return compaction.brief_summary(request)
 
     clock = conversations.Clock()
     await talk.commit_compaction(await talk.snapshot("talk"), summary="First.", cut_seq=4)
     head = (await talk.head("talk")).id
-    agent = compacting_agent(talk, writer := FakeSummarizer(summarize), clock=clock, session_id=head)
+    agent = compaction.compacting_agent(
+        talk, writer := compaction.FakeSummarizer(summarize), clock=clock, session_id=head
+    )
     made = await agent.compress_context()
     assert (made.outcome, made.reason, made.usage.input) == (Outcome.BUSY, OVERTAKEN[cause], 900 if paid else 0)
-    again = await compact(talk, clock=clock, session_id=(await talk.head("talk")).id)
+    again = await compaction.compact(talk, clock=clock, session_id=(await talk.head("talk")).id)
     is_cooling_down = paid and cause != "another commit"
     assert (again.outcome is Outcome.COOLING_DOWN, len(writer.requests)) == (is_cooling_down, 1)
 
@@ -206,19 +191,11 @@ async def test_budget_that_another_process_changed_is_read_again(
         return await write(*given)
 
     monkeypatch.setattr(talk, "update_budget", overtake)
-    made = await compact(talk, writer := FakeSummarizer(), clock=clock)
+    made = await compaction.compact(talk, writer := compaction.FakeSummarizer(), clock=clock)
     assert (made.outcome, made.retry_in, writer.requests) == (Outcome.COOLING_DOWN, 20, [])
 
 
 # --- hooks -----------------------------------------------------------------------------------------------
-
-
-async def raise_error(_: str) -> None:
-    raise ValueError("a bad plug-in")
-
-
-async def cancel_itself(_: str) -> None:
-    raise asyncio.CancelledError
 
 
 async def never_end(_: str) -> None:
@@ -235,8 +212,8 @@ async def ignore_cancellation(_: str) -> None:
 @pytest.mark.parametrize(
     ("bad", "logged"),
     [
-        (raise_error, "a compaction hook failed"),
-        (cancel_itself, "a compaction hook cancelled itself"),
+        (agents.failing(ValueError("a bad plug-in")), "a compaction hook failed"),
+        (agents.failing(asyncio.CancelledError()), "a compaction hook cancelled itself"),
         (never_end, "was cancelled after 0.05 s"),
         (ignore_cancellation, "was cancelled after 0.05 s"),
     ],
@@ -257,10 +234,10 @@ async def test_bad_hook_stops_neither_the_compaction_nor_the_next_hook(
 
     def summarize(request: base.SummaryRequest) -> str:
         order.append("summary")
-        return brief_summary(request)
+        return compaction.brief_summary(request)
 
     chosen = hooks.Hooks(**{when: (bad, record)}, limit=0.05 if "after" in logged else 10)
-    agent = compacting_agent(talk, FakeSummarizer(summarize), hooks=chosen)
+    agent = compaction.compacting_agent(talk, compaction.FakeSummarizer(summarize), hooks=chosen)
     made = await agent.compress_context()
     assert (made.outcome, agent.session_id) == (Outcome.COMPACTED, made.session_id)
     await agent.close()
@@ -270,23 +247,19 @@ async def test_bad_hook_stops_neither_the_compaction_nor_the_next_hook(
 
 
 async def test_lease_lost_during_a_hook_cancels_it_and_requests_no_summary(still_talk: AsyncSessionDB) -> None:
-    stuck, writer = agents.Stuck(), FakeSummarizer()
+    stuck, writer = agents.Stuck(), compaction.FakeSummarizer()
     waiting = hooks.Hooks(before=(stuck,), limit=60.0)
-    attempt = asyncio.create_task(compact(still_talk, writer, hooks=waiting, lease_ttl=0.1))
-    await stuck.reached.wait()
-    await steal_lease(still_talk)
+    attempt = await polling.start(compaction.compact(still_talk, writer, hooks=waiting, lease_ttl=0.1), stuck.reached)
+    await compaction.steal_lease(still_talk)
     assert (await attempt).outcome is Outcome.BUSY
     assert (stuck.cancelled, writer.requests) == (True, [])
 
 
 async def test_agent_follows_the_new_head_although_it_is_cancelled_after_the_commit(talk: AsyncSessionDB) -> None:
     stuck = agents.Stuck()
-    agent = compacting_agent(talk, priced_summarizer(), hooks=hooks.Hooks(after=(stuck,)))
-    attempt = asyncio.create_task(agent.compress_context())
-    await stuck.reached.wait()
-    attempt.cancel()
-    await asyncio.wait([attempt])
-    assert (attempt.cancelled(), stuck.cancelled) == (True, True)
+    agent = compaction.compacting_agent(talk, compaction.priced_summarizer(), hooks=hooks.Hooks(after=(stuck,)))
+    await polling.cancel(await polling.start(agent.compress_context(), stuck.reached))
+    assert stuck.cancelled
     assert agent.session_id == (await talk.head("talk")).id != "talk"
     assert tuple(await agent.context_cache.messages()) == (await talk.context("talk")).messages
-    assert (await usage.read(talk, "talk"))[usage.SUMMARIES] == SUMMARY_USAGE
+    assert (await usage.read(talk, "talk"))[usage.SUMMARIES] == compaction.SUMMARY_USAGE

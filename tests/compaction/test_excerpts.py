@@ -47,7 +47,6 @@ def test_only_the_texts_of_a_message_are_changed() -> None:
         assert getattr(shown, field) == getattr(long, field)
     (less,) = shown.tool_calls
     assert (less.id, less.name, less.extra) == ("c1", "write", {"signature": "s"})
-    assert isinstance(less.arguments, dict)
     assert (list(less.arguments), less.arguments["path"]) == (["path", "text"], "a.py")
     assert POINTER.search(less.arguments["text"])
     result = excerpts.shorten(message(2, "tool", prose(900), tool_call_id="c1"), 100, METER.of)
@@ -93,7 +92,6 @@ def test_signed_and_unknown_parts_are_unchanged() -> None:
     ]
     long = message(3, "assistant", [*kept, {"type": "text", "text": prose(9_000)}])
     shown = excerpts.shorten(long, METER.of(message(3, "assistant", kept)) + 200, METER.of)
-    assert isinstance(shown.content, list)
     assert shown.content[:3] == kept
     assert POINTER.search(shown.content[3]["text"])
 

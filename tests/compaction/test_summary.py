@@ -34,27 +34,10 @@ def test_gate_reports_all_problems(after: int, text: str, problems: list[str]) -
     assert all(part in problem for part, problem in zip(problems, found, strict=True)), found
 
 
-@pytest.mark.parametrize("invalid", ["bad \ud800", "\u202e\x1b", summary.MARK, "\n\u200b\n"])
-async def test_text_that_cannot_be_stored_or_is_empty_gives_way_to_an_extract(
-    invalid: str, talk: AsyncSessionDB
-) -> None:
-    writer = FakeSummarizer(lambda request: invalid + " ".join(request.must_keep) if "bad" in invalid else invalid)
-    made = await compact(talk, writer)
-    assert (made.outcome, made.model, len(writer.requests)) == (Outcome.COMPACTED, None, 1)
-
-
-class NamedSummarizer(FakeSummarizer):
-    """A summarizer with any object as its name."""
-
-    def __init__(self, name: Any) -> None:
-        super().__init__()
-        self.name = name
-
-
 @pytest.mark.parametrize(
     ("name", "stored"),
     [
-        ("", "NamedSummarizer"),
+        ("", "FakeSummarizer"),
         (123, "123"),
         ("a\nb\x1b", "a b"),
         ("\ud800", "summarizer"),
@@ -62,7 +45,9 @@ class NamedSummarizer(FakeSummarizer):
     ],
 )
 async def test_any_name_of_a_summarizer_is_stored_as_text(name: Any, stored: str, talk: AsyncSessionDB) -> None:
-    made = await compact(talk, NamedSummarizer(name))
+    writer = FakeSummarizer()
+    writer.name = name
+    made = await compact(talk, writer)
     assert (made.outcome, made.model) == (Outcome.COMPACTED, stored)
 
 

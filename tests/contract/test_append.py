@@ -132,10 +132,14 @@ def test_create_never_writes_into_a_conversation_of_another_owner(db: SessionDB)
         db.append_message("chat", role="user", content="y", create=NewConversation(source="test", owner="ben"))
 
 
-def test_create_with_a_taken_route_or_title_is_rolled_back(db: SessionDB) -> None:
+def test_create_with_a_deleted_id_or_a_taken_route_or_title_is_rolled_back(db: SessionDB) -> None:
     conversations.begin(db, "talk", "a", title="mine")
     db.bind_route("r", "talk", version=0)
+    conversations.begin(db, "gone", "a")
+    db.delete_conversation("gone")
     with conversations.nothing_changes(db):
+        with pytest.raises(errors.ConversationDeleted):
+            db.append_message("gone", role="user", content="x", create=NewConversation(source="s"))
         with pytest.raises(errors.RouteMoved) as refusal:
             db.append_message("new", role="user", content="x", create=NewConversation(source="s", route="r"))
         with pytest.raises(errors.TitleTaken):

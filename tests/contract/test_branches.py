@@ -82,3 +82,5 @@ def test_every_level_has_its_own_compactions_and_hides(db: SessionDB) -> None:
         ["one: a"],
         ["a"],
     ]
+    conversations.compact(db, "one", 3, "one: a, c", seen_seq=4)
+    assert conversations.seen(db, db.branch("one", 3).id) == ["one: a", "c"]

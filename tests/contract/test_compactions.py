@@ -39,6 +39,8 @@ def test_commit_is_recorded_with_its_base_and_its_snapshot(db: SessionDB) -> Non
     assert (one.summary, one.pinned, one.ledger, one.at) == ("one", (1,), {"asks": ["x"]}, conversations.NOON)
     assert (two.epoch, two.base_epoch, two.cut_seq, two.seen_seq, two.token) == (3, 2, 4, 4, None)
     assert db.conversation("talk").compaction_epoch == 3
+    with conversations.nothing_changes(db), pytest.raises(errors.InvalidArgument):
+        db.commit_compaction(db.snapshot("talk"), summary="less", cut_seq=3)
 
 
 def test_repeated_commit_returns_its_result(db: SessionDB) -> None:
@@ -47,6 +49,8 @@ def test_repeated_commit_returns_its_result(db: SessionDB) -> None:
     first = db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child")
     with conversations.nothing_changes(db):
         assert db.commit_compaction(lease, summary="gist", cut_seq=1, child_id="child") == first
+        with pytest.raises(errors.IdTaken):
+            db.commit_compaction(lease.snapshot, summary="gist", cut_seq=1, child_id="child")
     conversations.say(db, "talk", "b")
     conversations.compact(db, "talk", 2)
     with conversations.nothing_changes(db):

@@ -60,6 +60,7 @@ def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: Clock) 
     assert refuse(db, "near", code) == 0
     clock.advance(HOUR)
     assert refuse(db, "far", code) == 0
+    assert db.contacts.renew_pairing_code("far", "7") is None
     code = create_code(db)
     clock.advance(HOUR - 1)
     assert db.contacts.pair(None, code).sender == "7"

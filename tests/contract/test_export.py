@@ -103,8 +103,8 @@ def test_export_of_a_branch_contains_its_origins(db: SessionDB) -> None:
     ("damage", "what"),
     [
         ("a text was changed", "Message 2"),
-        ("a message went", "Message 2"),
-        ("the last message went", "Message 3"),
+        ("a message is missing", "Message 2"),
+        ("the last message is missing", "Message 3"),
         ("a summary was changed", "Compaction 2"),
     ],
 )

@@ -62,5 +62,5 @@ def test_missing_table_or_column_is_reported_and_the_rest_is_checked(db: Session
     fill(db)
     backends.break_leases(db, how)
     assert "schema" in {violation.promise for violation in db.admin.fsck().violations} <= {"database", "schema"}
-    backends.damage(db, "a message went")
+    backends.damage(db, "a message is missing")
     assert "P2" in {violation.promise for violation in db.admin.fsck().violations}

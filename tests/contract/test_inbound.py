@@ -74,6 +74,18 @@ def test_messages_are_counted_by_route_and_by_sender_without_deletions(db: Sessi
     assert db.mail.count_inbound_from("far", "9", 0.0) == 0
 
 
+def test_newest_message_of_each_active_chat_is_found(db: SessionDB, clock: Clock) -> None:
+    mail.came(db, "old", chat="quiet")
+    clock.advance(86_401)
+    _, b, *_ = mail.came(db, "a", "b", "b:edit")
+    (c,) = mail.came(db, "c", chat="2")
+    mail.came(db, "d", platform="near")
+    mail.answered(db, "gone", "e")
+    db.delete_conversation("gone")
+    assert db.mail.newest_inbound("far", 1) == [c, b]
+    assert db.mail.newest_inbound("far", 1, limit=1) == [c]
+
+
 def test_messages_are_found_by_key_prefix_and_by_conversation(db: SessionDB) -> None:
     a, b, _ = mail.came(db, "aa1", "aa2", "ab1")
     mail.came(db, "aa3", platform="near")
@@ -88,7 +100,8 @@ def test_messages_are_found_by_key_prefix_and_by_conversation(db: SessionDB) -> 
     (moved,) = mail.came(db, "2", chat="2", address={"chat": 2}, route="another")
     db.mail.settle_inbound(None, moved.id, "ignored", conversation_id=conversations.compact(db, "talk", 1).id)
     assert db.mail.last_chat("talk") == ("far", "2", {"chat": 2}, "another", "7", "", None)
-    assert db.mail.last_chat("terminal") is None
+    assert db.mail.last_chat("talk", mail.ROUTE) == ("far", b.chat, b.address, mail.ROUTE, "7", "", None)
+    assert db.mail.last_chat("talk", "agent:main:far:dm:none") is db.mail.last_chat("terminal") is None
 
 
 def test_first_target_is_final_and_every_attempt_is_counted(db: SessionDB) -> None:
@@ -137,14 +150,14 @@ def test_begin_next_acquires_the_lease_and_begins_the_message(db: SessionDB) -> 
 
     taken = db.mail.begin_next_inbound(mail.ROUTE, choose, limit=2)
     assert (seen, taken.waiting) == ([([a.id, b.id], "talk")], [a, b])
-    assert (taken.begun, mail.again(db, a).attempts) == (mail.again(db, a), 1)
+    assert (taken.begun, mail.again(db, a).attempts, taken.inbox_empty) == (mail.again(db, a), 1, True)
     assert (mail.again(db, a).target, mail.again(db, b).joined) == ("talk", a.id)
     assert [(held.key, held.token) for held in db.mail.chat_leases()] == [
         (mail.CLAIM, taken.lease and taken.lease.token)
     ]
     assert db.mail.settle_inbound(taken.lease, a.id, "ignored")
     again = db.mail.begin_next_inbound(mail.ROUTE, first_in("other"), lease=taken.lease)
-    assert (again.lease, again.begun) == (taken.lease, mail.again(db, c))
+    assert (again.lease, again.begun, again.inbox_empty) == (taken.lease, mail.again(db, c), False)
 
 
 def test_begin_next_without_a_choice_or_message_begins_nothing(db: SessionDB) -> None:
@@ -185,7 +198,8 @@ def test_outcome_and_replies_are_written_together_and_once(db: SessionDB) -> Non
     lease = db.mail.acquire_chat_lease(mail.CLAIM, holder="other")
     with mail.nothing_changes(db):
         for held, id_, outcome in ((lease, message.id, "failed"), (None, message.id, "answered"), (None, 99, "x")):
-            assert not db.mail.settle_inbound(held, id_, outcome, outgoing=[mail.reply("again")])
+            assert not db.mail.settle_inbound(held, id_, outcome, outgoing=[mail.reply("again")], release=True)
+    assert len(db.mail.chat_leases()) == 1
     for number, (message, release) in enumerate(zip(mail.came(db, "a", "b"), (False, True), strict=True)):
         db.mail.settle_inbound(lease, message.id, "ignored", release=release)
         assert len(db.mail.chat_leases()) == 1 - number

@@ -23,6 +23,15 @@ def test_sender_is_linked_to_one_owner_until_unlinked(db: SessionDB) -> None:
     assert (db.contacts.linked_owner("far", "7"), db.contacts.linked_owner("far", "8")) == (None, "near:1")
 
 
+@pytest.mark.parametrize("end", ["deny", "delete"])
+def test_sender_who_loses_access_loses_the_link(end: str, db: SessionDB) -> None:
+    db.contacts.allow("far", "7")
+    db.contacts.link("far", "7", "near:1")
+    getattr(db.contacts, end)("far", "7")
+    db.contacts.allow("far", "7")
+    assert db.contacts.linked_owner("far", "7") is None
+
+
 def test_link_code_is_valid_once_for_ten_minutes_until_the_next_one(db: SessionDB, clock: Clock) -> None:
     db.create_session("talk", source="test", owner="ann")
     db.create_session("notes", source="test")
@@ -60,8 +69,12 @@ def test_five_wrong_link_codes_lock_only_their_sender_for_an_hour(db: SessionDB,
         db.contacts.link_by_code("far", "eve", code)
     assert db.contacts.link_by_code("far", "7", code) == ("ann", "talk")
     clock.now += contacts.LOCKOUT_SECONDS
-    code = db.contacts.create_link_code("talk")
-    assert db.contacts.link_by_code("far", "eve", code) == ("ann", "talk")
+    for _ in range(2):
+        for _ in range(contacts.MAX_FAILURES - 1):
+            with pytest.raises(errors.PairingRefused):
+                db.contacts.link_by_code("far", "eve", "WRONG")
+        code = db.contacts.create_link_code("talk")
+        assert db.contacts.link_by_code("far", "eve", code) == ("ann", "talk")
 
 
 def test_linked_chats_are_those_bound_to_the_conversation_by_linked_senders(db: SessionDB) -> None:
@@ -69,12 +82,17 @@ def test_linked_chats_are_those_bound_to_the_conversation_by_linked_senders(db: 
     db.bind_route(settled.route, "talk", version=db.route(settled.route).version)
     assert db.mail.linked_chats("talk") == []
     db.contacts.link(settled.platform, settled.sender, "somebody else")
+    db.contacts.link("elsewhere", settled.sender, db.conversation("talk").owner)
     assert db.mail.linked_chats("talk") == []
     owner = db.conversation("talk").owner
     db.contacts.link(settled.platform, settled.sender, owner)
     home = types.Home(settled.home, settled.chat, settled.address, settled.route, settled.sender, owner, owner)
     assert db.mail.linked_chats("talk") == [home] == [db.mail.last_chat("talk")]
     assert mail.again(db, settled).linked_owner == owner
+    mail.came(db, "later", sender="a stranger")
+    assert db.mail.linked_chats("talk") == []
+    mail.came(db, "last")
+    assert db.mail.linked_chats("talk") == [home]
     conversations.begin(db, "other", "a")
     db.bind_route(settled.route, "other", version=db.route(settled.route).version)
     assert db.mail.linked_chats("talk") == []

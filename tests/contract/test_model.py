@@ -7,13 +7,12 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from holdfast import NewMessage, errors
+from holdfast import NewMessage
 from tests.support import backends, consistency, conversations, postgres, store_model
 
 MAX_CONVERSATIONS = 4  # the fewer there are, the more happens to each
@@ -48,7 +47,7 @@ class Store(stateful.RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             for talk in self.talks:
-                self.agree(talk)
+                store_model.compare(self.db, talk)
             assert consistency.report(self.db) is None, self.db.admin.fsck()
         finally:
             self.db.close()
@@ -69,26 +68,11 @@ class Store(stateful.RuleBasedStateMachine):
     def session(self, talk: store_model.Talk, pick: int) -> str:
         return talk.sessions[pick // 7 % len(talk.sessions)].id
 
+    def refuse_taken(self, title: str | None, own: store_model.Talk | None = None) -> None:
+        store_model.refuse(title and any(each.title == title for each in self.talks if each is not own), "TitleTaken")
+
     def leases(self) -> list[store_model.Held]:
         return [lease for lease in self.held if lease.token]
-
-    def both(self, step: Callable[[], Any], call: Callable[[], Any]) -> Any:
-        """Do a step in the model and in the store: both do it, or both refuse it for the same reason."""
-        try:
-            expected, refusal = step(), None
-        except store_model.Refused as refused:
-            expected, refusal = None, str(refused)
-        try:
-            actual, answer = call(), None
-        except errors.HoldfastError as error:
-            actual, answer = None, type(error).__name__
-        assert answer == refusal
-        return None if refusal else (expected, actual)
-
-    def learn(self, talk: store_model.Talk) -> None:
-        """The store minted the id of a continuation: it is the one thing the model cannot know."""
-        if talk.head.id == "?":
-            talk.head.id = self.db.head(talk.id).id
 
     @stateful.initialize(compacted=st.booleans(), branched=st.booleans())
     def begin(self, compacted: bool, branched: bool) -> None:
@@ -105,10 +89,10 @@ class Store(stateful.RuleBasedStateMachine):
         name = self.name()
 
         def step() -> None:
-            store_model.refuse(title and any(talk.title == title for talk in self.talks), "TitleTaken")
+            self.refuse_taken(title)
             self.talks.append(store_model.Talk(name, title=title))
 
-        self.both(step, lambda: self.db.create_session(name, source="test", title=title))
+        store_model.do_both(step, lambda: self.db.create_session(name, source="test", title=title))
 
     @stateful.rule(pick=picks)
     def create_with_parent(self, pick: int) -> None:
@@ -123,7 +107,7 @@ class Store(stateful.RuleBasedStateMachine):
                 self.talks.append(store_model.Talk(name))
 
         if parent.reason == "compression" or len(self.talks) < MAX_CONVERSATIONS:
-            self.both(step, lambda: self.db.create_session(name, source="test", parent_session_id=parent.id))
+            store_model.do_both(step, lambda: self.db.create_session(name, source="test", parent_session_id=parent.id))
 
     @stateful.precondition(lambda self: len(self.talks) < MAX_CONVERSATIONS)
     @stateful.rule(pick=picks, at=picks)
@@ -157,11 +141,11 @@ class Store(stateful.RuleBasedStateMachine):
         name, was = self.session(talk, pick), talk.live
         messages = [NewMessage(role="user", content=text, uid=uid) for uid, text in said]
         before = {message.uid for message in talk.log[talk.own_from - 1 :]}
-        done = self.both(
+        done = store_model.do_both(
             lambda: talk.append(name, said, strict=strict, lease=lease, now=self.clock.now),
             lambda: self.db.append_messages(name, messages, expect_head=strict, lease=lease and lease.real),
         )
-        self.learn(talk)
+        store_model.learn_head(self.db, talk)
         if done:
             seqs = {message.uid: message.seq for message in talk.log[talk.own_from - 1 :]}
             for receipt in done[1]:
@@ -173,7 +157,7 @@ class Store(stateful.RuleBasedStateMachine):
     @stateful.rule(pick=picks, purpose=st.sampled_from(["compact", "compact", "turn"]), holder=holders)
     def acquire(self, pick: int, purpose: str, holder: str) -> None:
         talk = self.talk(pick)
-        done = self.both(
+        done = store_model.do_both(
             lambda: talk.acquire(purpose, holder, 30, self.clock.now),
             lambda: self.db.acquire_lease(self.session(talk, pick), purpose, holder, 30),
         )
@@ -201,7 +185,7 @@ class Store(stateful.RuleBasedStateMachine):
             if mine:
                 del talk.leases[lease.purpose]
         else:
-            self.both(
+            store_model.do_both(
                 lambda: store_model.refuse(not talk.holds(lease, self.clock.now), "LeaseLost"),
                 lambda: self.db.renew_lease(lease.real),
             )
@@ -230,7 +214,7 @@ class Store(stateful.RuleBasedStateMachine):
         low = min(talk.current.cut if talk.current and cut % 6 else 0, work.last_seq)
         seq = low + cut % (work.last_seq - low + 1)
         pinned = [1 + pick % seq] if seq and pick % 2 else []
-        self.both(
+        store_model.do_both(
             lambda: talk.commit(work, seq, summary, pinned, name, self.clock.now),
             lambda: self.db.commit_compaction(work.real, summary=summary, cut_seq=seq, pinned=pinned, child_id=name),
         )
@@ -243,13 +227,13 @@ class Store(stateful.RuleBasedStateMachine):
     @stateful.rule(pick=picks)
     def undo(self, pick: int) -> None:
         talk = self.talk(pick, lambda talk: talk.current in talk.cuts)
-        self.both(talk.undo, lambda: self.db.undo_compaction(self.session(talk, pick)))
+        store_model.do_both(talk.undo, lambda: self.db.undo_compaction(self.session(talk, pick)))
 
     @stateful.precondition(lambda self: any(talk.redo for talk in self.talks))
     @stateful.rule(pick=picks)
     def redo(self, pick: int) -> None:
         talk = self.talk(pick, lambda talk: talk.redo)
-        self.both(talk.redone, lambda: self.db.redo_compaction(self.session(talk, pick)))
+        store_model.do_both(talk.redone, lambda: self.db.redo_compaction(self.session(talk, pick)))
 
     @stateful.rule(pick=picks, first=picks, length=st.integers(0, 3))
     def hide(self, pick: int, first: int, length: int) -> None:
@@ -257,13 +241,13 @@ class Store(stateful.RuleBasedStateMachine):
         talk = self.talk(pick, lambda talk: talk.log and (talk.redo or talk.cuts or pick % 3 == 0))
         low = 1 + first % (talk.last_seq + 1)
         high = min(low + length, talk.last_seq) if first % 7 else low + length
-        self.both(lambda: talk.hide(low, high), lambda: self.db.hide(self.session(talk, pick), low, high))
+        store_model.do_both(lambda: talk.hide(low, high), lambda: self.db.hide(self.session(talk, pick), low, high))
 
     @stateful.precondition(lambda self: any(talk.hidden for talk in self.talks))
     @stateful.rule(pick=picks)
     def show(self, pick: int) -> None:
         talk = self.talk(pick, lambda talk: talk.hidden)
-        self.both(talk.show, lambda: self.db.show(self.session(talk, pick)))
+        store_model.do_both(talk.show, lambda: self.db.show(self.session(talk, pick)))
 
     @stateful.rule(pick=picks, whole=st.booleans(), reason=st.sampled_from(["done", "compression"]))
     def end(self, pick: int, whole: bool, reason: str) -> None:
@@ -282,7 +266,7 @@ class Store(stateful.RuleBasedStateMachine):
         if not talk.live:
             talk.go_on("?")
         head = self.db.resume(name).id
-        self.learn(talk)
+        store_model.learn_head(self.db, talk)
         assert head == talk.head.id
 
     @stateful.rule(pick=picks, title=titles)
@@ -290,12 +274,10 @@ class Store(stateful.RuleBasedStateMachine):
         talk = self.talk(pick)
 
         def step() -> None:
-            store_model.refuse(
-                title and any(other.title == title for other in self.talks if other is not talk), "TitleTaken"
-            )
+            self.refuse_taken(title, talk)
             talk.title = title
 
-        self.both(step, lambda: self.db.set_session_title(self.session(talk, pick), title))
+        store_model.do_both(step, lambda: self.db.set_session_title(self.session(talk, pick), title))
 
     @stateful.rule(pick=picks, key=st.sampled_from(["r1", "r2"]), stale=st.integers(0, 3), unbind=st.booleans())
     def bind(self, pick: int, key: str, stale: int, unbind: bool) -> None:
@@ -307,18 +289,15 @@ class Store(stateful.RuleBasedStateMachine):
             store_model.refuse(seen != version, "RouteMoved")
             self.routes[key] = (talk, version + 1)
 
-        self.both(step, lambda: self.db.bind_route(key, talk and self.session(talk, pick), version=seen))
+        store_model.do_both(step, lambda: self.db.bind_route(key, talk and self.session(talk, pick), version=seen))
 
     @stateful.rule(pick=picks, which=picks)
     def redact(self, pick: int, which: int) -> None:
         talk = self.talk(pick, lambda talk: talk.cuts and talk.log)
         if talk.log:
-            said = talk.log[which % talk.last_seq]
-            said.text = None
-            for reader in self.talks:
-                if reader.reads(said):
-                    reader.forget(said.seq)
-            self.db.redact(self.session(talk, pick), said.seq)
+            seq = 1 + which % talk.last_seq
+            talk.redact(seq, self.talks)
+            self.db.redact(self.session(talk, pick), seq)
 
     @stateful.precondition(lambda self: len(self.talks) == MAX_CONVERSATIONS)
     @stateful.rule(pick=picks)
@@ -335,7 +314,7 @@ class Store(stateful.RuleBasedStateMachine):
                 if named is talk:
                     self.routes[key] = (None, version + 1)
 
-        self.both(step, lambda: self.db.delete_conversation(name))
+        store_model.do_both(step, lambda: self.db.delete_conversation(name))
 
     @stateful.precondition(lambda self: self.steps % 12 == 11)
     @stateful.rule()
@@ -349,7 +328,7 @@ class Store(stateful.RuleBasedStateMachine):
         now_and_then = self.steps % 8 == 0
         for talk in self.talks:
             if now_and_then or talk in (self.touched, self.talks[-1]):
-                self.agree(talk)
+                store_model.compare(self.db, talk)
         for key, (named, version) in self.routes.items():
             route = self.db.route(key)
             assert (route.conversation_id, route.version) == (named.id if named else None, version)
@@ -359,30 +338,6 @@ class Store(stateful.RuleBasedStateMachine):
         assert not any(self.db.get_session(name) for name in self.deleted[-3:])
         if self.steps % 20 == 0:
             assert consistency.report(self.db) is None, self.db.admin.fsck()
-
-    def agree(self, talk: store_model.Talk) -> None:
-        context, now = self.db.context(talk.id), self.db.conversation(talk.head.id)
-        assert conversations.contents(context) == talk.context()
-        assert (context.epoch, context.last_seq, context.session_id) == (talk.epoch, talk.last_seq, talk.head.id)
-        assert (now.live, now.compaction_epoch, now.redo_epoch) == (talk.live, *talk.stands_on())
-        assert [(said.seq, said.uid, said.content) for said in self.db.transcript(talk.head.id)] == [
-            (said.seq, said.uid, said.text or "") for said in talk.log
-        ]
-        assert [(cut.epoch, cut.cut_seq, cut.seen_seq, cut.summary) for cut in self.db.compactions(talk.id)] == [
-            (cut.epoch, cut.cut, cut.seen, cut.summary) for cut in talk.cuts
-        ]
-        self.agree_on_sessions(talk)
-
-    def agree_on_sessions(self, talk: store_model.Talk) -> None:
-        sessions = self.db.sessions(talk.id)
-        assert [(session.id, session.end_reason) for session in sessions] == [
-            (segment.id, segment.reason) for segment in talk.sessions
-        ]
-        assert [session.message_count for session in sessions] == talk.counts()
-        assert {session.title for session in sessions} == {talk.title}
-        for number, segment in enumerate(talk.sessions):
-            after = [other.id for other in talk.sessions[number + 1 : number + 2]]
-            assert [session.id for session in self.db.continuations(segment.id)] == after
 
 
 class InPostgres(Store):

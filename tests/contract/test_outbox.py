@@ -165,10 +165,13 @@ def test_expiry_deletes_finished_mail_and_keeps_the_last_of_a_conversation(
     db.mail.begin_inbound(lease, a.id, "talk", [b.id])
     where = {"seq": mail.said(db, "talk", "a"), "conversation_id": "talk"}
     db.mail.settle_inbound(lease, a.id, "answered", outgoing=[mail.reply()], release=True, **where)
-    unsent, last = (mail.answered(db, "talk", key) for key in ("unsent", "last"))
+    unsent, last = (mail.answered(db, "talk", key, "one", "two") for key in ("unsent", "last"))
+    (ignored,) = mail.came(db, "ignored")
+    conversations.begin(db, "quiet", "a")
+    db.mail.settle_inbound(None, ignored.id, "ignored", conversation_id="quiet")
     (waiting,) = mail.came(db, "waiting")
     posted, pending = db.mail.post(mail.reply(), key="posted"), db.mail.post(mail.reply(), key="pending")
-    for sent in (*db.mail.replies(a.id), *db.mail.replies(last.id), posted):
+    for sent in (*db.mail.replies(a.id), *db.mail.replies(unsent.id)[:1], *db.mail.replies(last.id), posted):
         db.mail.mark_delivered(sent.id, "there")
     assert db.contacts.mark_stranger_notified("far", "eve")
     assert sum(expire(db)) == 0
@@ -180,12 +183,35 @@ def test_expiry_deletes_finished_mail_and_keeps_the_last_of_a_conversation(
     assert sum(sum(expire(db)) for _ in range(rounds)) >= 4
     assert sum(expire(db)) == 0
     assert [db.mail.inbound(each.id) for each in (a, b)] == [None, None]
-    assert all(db.mail.inbound(each.id) for each in (unsent, last, waiting, young))
+    assert all(db.mail.inbound(each.id) for each in (unsent, last, ignored, waiting, young))
     assert [db.mail.outgoing(each.id) is None for each in (posted, pending)] == [True, False]
-    assert [len(db.mail.replies(each.id)) for each in (unsent, last)] == [1, 1]
+    assert [len(db.mail.replies(each.id)) for each in (unsent, last)] == [2, 2]
     assert db.mail.add_inbound(mail.new("a"))[1]
     assert not db.mail.add_inbound(mail.new("last"))[1]
     assert db.contacts.mark_stranger_notified("far", "eve")
+
+
+def test_expiry_keeps_the_chats_of_linked_senders(db: SessionDB, clock: Clock) -> None:
+    old = mail.answered(db, "talk", "old")
+    clock.advance(1)
+    last = mail.answered(db, "talk", "last")
+    db.bind_route(last.route, "talk", version=db.route(last.route).version)
+    db.contacts.link(last.platform, last.sender, db.conversation("talk").owner)
+    (home,) = db.mail.linked_chats("talk")
+    for each in (old, last):
+        db.mail.mark_delivered(db.mail.replies(each.id)[0].id, "there")
+    clock.advance(31 * conversations.DAY)
+    (elsewhere,) = mail.came(db, "elsewhere", route="agent:main:near:dm:7", platform="near")
+    db.mail.settle_inbound(None, elsewhere.id, "ignored", conversation_id="talk")
+    assert (sum(expire(db)), db.mail.inbound(old.id)) == (2, None)
+    assert db.mail.linked_chats("talk") == [home]
+    db.contacts.unlink(last.platform, last.sender)
+    assert (sum(expire(db)), db.mail.inbound(last.id)) == (2, None)
+    db.contacts.link(last.platform, last.sender, db.conversation("talk").owner)
+    (ignored,) = mail.came(db, "ignored")
+    db.mail.settle_inbound(None, ignored.id, "ignored")
+    clock.advance(31 * conversations.DAY)
+    assert (sum(expire(db)), db.mail.linked_chats("talk")) == (0, [home])
 
 
 def test_expiry_batch_is_limited(db: SessionDB, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,41 +54,43 @@ def begin_on_inherited_summary(db: SessionDB) -> None:
     conversations.say(db, "talk", "c")
 
 
-def begin_continuation_without_messages(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
+def begin_and(change: Change, *contents: str) -> Change:
+    """Begin a conversation with one message, change it, and append these messages."""
+
+    def begin(db: SessionDB) -> None:
+        conversations.begin(db, "talk", "a")
+        change(db)
+        conversations.say(db, "talk", *contents)
+
+    return begin
+
+
+def end_by_compression(db: SessionDB) -> None:
     db.end_session("talk", "compression")
+
+
+def continue_by_two_calls(db: SessionDB) -> None:
+    end_by_compression(db)
     db.create_session("child", source="test", parent_session_id="talk")
 
 
-def begin_after_another_end(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_session("talk", "done")
-    conversations.say(db, "talk", "b")
-
-
-def begin_with_summary(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    conversations.compact(db, "talk", 1, "gist")
-    conversations.say(db, "talk", "b")
-
-
-# Each: what happened more than a week ago, and what happened since.
+# Each: a conversation from more than a week ago, and a change since then.
 NOT_ORPHANED: dict[str, tuple[Change, Change]] = {
-    "it has a summary": (begin_with_summary, bool),
+    "it has a summary": (begin_and(lambda db: conversations.compact(db, "talk", 1, "gist"), "b"), bool),
     "it inherited a summary": (begin_on_inherited_summary, bool),
     "a route names it": (begin_orphan, lambda db: db.bind_route("r", "orphan", version=0)),
     "a turn is held": (begin_orphan, lambda db: db.acquire_lease("orphan", "turn")),
     "a compaction is held": (begin_orphan, lambda db: db.acquire_lease("orphan", "compact")),
     "it got a message since": (begin_orphan, lambda db: conversations.say(db, "orphan", "c")),
     "it is new and its messages old": (
-        lambda db: (conversations.begin(db, "talk", "a"), db.end_session("talk", "compression")),
+        begin_and(end_by_compression),
         lambda db: (
             db.create_session("child", source="test", parent_session_id="talk"),
             db.append_message("talk", role="user", content="b", at=conversations.NOON),
         ),
     ),
-    "it has no message of its own": (begin_continuation_without_messages, bool),
-    "its parent ended otherwise": (begin_after_another_end, bool),
+    "it has no message of its own": (begin_and(continue_by_two_calls), bool),
+    "its parent ended otherwise": (begin_and(lambda db: db.end_session("talk", "done"), "b"), bool),
     "it has no parent": (lambda db: conversations.begin(db, "talk", "a"), bool),
     "it has ended": (begin_orphan, lambda db: db.end_conversation("orphan", "done")),
     "it was compacted since": (begin_orphan, lambda db: conversations.compact(db, "orphan", 2, "gist")),
@@ -138,13 +140,6 @@ def test_branches_without_messages_of_their_own_are_removed(db: SessionDB, clock
     assert [session.id for session in db.list_sessions()] == ["trunk"]
 
 
-def begin_ended_twice(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    db.end_session("talk", "done")
-    db.resume("talk")
-    db.end_conversation("talk", "done")
-
-
 def begin_read_by_a_branch(db: SessionDB) -> None:
     conversations.begin(db, "trunk", "a")
     db.branch("trunk", branch_id="between")
@@ -159,7 +154,9 @@ NOT_EMPTY: dict[str, Change] = {
     "its lease is held": lambda db: db.acquire_lease(conversations.begin(db), "turn", "me"),
     "its inbox has an open entry": lambda db: db.mail.add_inbox_entry(conversations.begin(db), "k", "came in"),
     "only its newest session is empty": lambda db: conversations.compact(db, conversations.begin(db, "talk", "a"), 1),
-    "only its newest session is empty and ended": begin_ended_twice,
+    "only its newest session is empty and ended": begin_and(
+        lambda db: (db.end_session("talk", "done"), db.resume("talk"), db.end_conversation("talk", "done"))
+    ),
     "a branch reads through it": begin_read_by_a_branch,
 }
 

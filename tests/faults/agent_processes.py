@@ -169,11 +169,9 @@ def fill(db: Any, conversation: str, exchanges: int, begin: int = 0, owner: str 
 def compacting_agent(
     db: AsyncSessionDB, conversation: str, summarizer: compaction.Summarizer | None = None, **given: Any
 ) -> AIAgent:
-    model, chosen = (
-        ScriptedModel(["ok"] * 99, window=WINDOW),
-        settings.CompactionSettings(summarizer=summarizer or Brief()),
-    )
-    return AIAgent(db=db, model=model, session_id=conversation, compaction=chosen, **given)
+    model, chosen = ScriptedModel(["ok"] * 99, window=WINDOW), summarizer or Brief()
+    compaction_settings = settings.CompactionSettings(summarizer=chosen)
+    return AIAgent(db=db, model=model, session_id=conversation, compaction=compaction_settings, **given)
 
 
 def compact(stage: zygote.Stage) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast import types
 from holdfast.store.db import SessionDB
+from tests.support import conversations
 
 A, B, BRANCH, E, U, M = 1, 2, 3, 5, 6, 7  # keys of the conversations below
 
@@ -54,17 +55,13 @@ def _act(db: SessionDB, c: str) -> None:
     db.mail.settle_inbox_entry(db.mail.add_inbox_entry(c, "k", "text").id, "completed", 2)
     db.mail.add_inbox_entry(c, "w", "text")
     for name in ("p", "q"):
-        db.processes.record_start(process(name, c))
+        db.processes.record_start(conversations.process(name, c))
     db.processes.record_end("p", "exited", 0, "p ended")
     db.permissions.grant("o", "shell(git)", by="me")
     db.permissions.grant("o", "shell(git)", session_id=c, by="me")
     db.permissions.end_audit(db.permissions.begin_audit(c, "c1", "shell", "ran", True, "me"), True)
     for allowed in (True, False):
         db.permissions.begin_audit(c, "c2", "shell", "runs", allowed, "me")
-
-
-def process(name: str, c: str) -> types.Process:
-    return types.Process(id=name, conversation_id=c, command="make", folder="/", started_at=1.0, place='{"pid":1}')
 
 
 def _say(db: SessionDB, c: str, upto: int) -> None:

@@ -7,7 +7,7 @@ import queue
 import signal
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -149,6 +149,9 @@ class Call:
         except BaseException as error:
             self._outcome.put(error)
 
+    def is_done(self) -> bool:
+        return not self._outcome.empty()
+
     def outcome(self) -> Any:
         """The result, or the error that was raised."""
         return self._outcome.get(timeout=HANGS)
@@ -206,6 +209,16 @@ class Load:
                 self.history.append(checker.Sent("after", name, f"{name}:next", "next", receipt))
             done = [each for each in self.history if isinstance(each, checker.Committed) and each.done]
             return checker.verify(db, self.history) + ([] if done else ["no client compacted anything"])
+
+
+def problems_after(
+    running: zygote.Zygote, address: str, faults: Iterable[Callable[[], object]], through: str = ""
+) -> list[str]:
+    """Inject faults one after the other under load, and return the problems found afterwards."""
+    with Load(running, address, through) as clients:
+        for fault in faults:
+            clients.harm(fault)
+    return clients.problems()
 
 
 def write_on(stage: zygote.Stage) -> int:

@@ -91,32 +91,21 @@ class Overlap:
     def play(self, first: str, second: str) -> list[str]:
         """The problems of two calls that overlap."""
         c, (one, other) = self._begin()
-        held, go, done, holder = threading.Event(), threading.Event(), threading.Event(), list[int]()
+        held, go = threading.Event(), threading.Event()
 
         def hold(point: str) -> None:
-            if threading.get_ident() in holder and point.endswith(".committing") and not held.is_set():
+            """Hold the first call at its commit; the second one starts when the first is held or has returned."""
+            if point.endswith(".committing") and not held.is_set():
                 held.set()
                 assert go.wait(HANGS)
 
-        def run_first() -> Any:
-            holder.append(threading.get_ident())
-            try:
-                return one(first)
-            finally:
-                held.set()
-
-        def run_second() -> Any:
-            try:
-                return other(second)
-            finally:
-                done.set()
-
         fault_points.hook = hold
         try:
-            calls = [Call(run_first)]
-            assert held.wait(HANGS)
-            calls.append(Call(run_second))
-            polling.until(lambda: done.is_set() or two_hosts.is_waiting(self.pair.name))
+            calls = [Call(partial(one, first))]
+            polling.until(lambda: held.is_set() or calls[0].is_done())
+            held.set()
+            calls.append(Call(partial(other, second)))
+            polling.until(lambda: calls[1].is_done() or two_hosts.is_waiting(self.pair.name))
             go.set()
             answers = [_answer(call.outcome()) for call in calls]
         finally:

@@ -45,17 +45,6 @@ def _refused(call: Callable[[], Any], *expected: type[errors.HoldfastError]) -> 
         return [type(error).__name__, named]
 
 
-def _check_winner(db: SessionDB, number: int, results: Results) -> str:
-    """Check that one process won, and that all refusals name it; return it."""
-    (winner,) = [result for result in results if isinstance(result, str)]
-    assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (len(results) - 1)
-    return winner
-
-
-def _check_one(db: SessionDB, number: int, results: Results) -> None:
-    assert sorted(results) == [False] * (len(results) - 1) + [True]
-
-
 def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """Half of them compact, half of them write, to the session they last heard of."""
     name = f"{number}.{stage.index}"
@@ -153,7 +142,8 @@ def _begin_chat(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
 
 
 def _check_chat(db: SessionDB, number: int, results: Results) -> None:
-    winner = _check_winner(db, number, results)
+    (winner,) = [result for result in results if isinstance(result, str)]
+    assert [result for result in results if result != winner] == [["RouteMoved", winner]] * (len(results) - 1)
     assert db.route(f"chat:{number}").conversation_id == winner
     born = [db.get_session(f"c{number}-{index}") for index in range(len(results))]
     assert [session.id for session in born if session] == [winner]
@@ -199,36 +189,65 @@ def _check_deleted(db: SessionDB, number: int, results: Results) -> None:
     assert (db.get_session(f"c{number}-b") is None) == is_deleted
 
 
-def _bind_route(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    mine = f"c{number}-{stage.index}"
-    db.create_session(mine, source="race")
-    version = db.route("chat").version
-    stage.barrier.wait()
-    return _refused(lambda: db.bind_route("chat", mine, version=version).conversation_id, errors.RouteMoved)
+def _contests(db: SessionDB, c: str, name: str) -> dict[str, Callable[[], Any]]:
+    """Calls that at most one process wins; they return or raise something else for the others."""
+    mail, entry, arrival = db.mail, db.mail.add_inbox_entry(c, c, "came in").id, steps.came(db, c).id
+    return {
+        "lease": lambda: db.acquire_lease(c, "turn", name),
+        "lock": lambda: db.try_acquire_compression_lock(c, name),
+        "chat lease": lambda: mail.acquire_chat_lease(c, holder=name),
+        "end": lambda: db.end_session(c, name),
+        "title": lambda: db.set_session_title(name, f"plan of {c}"),
+        "route": lambda: db.bind_route(c, name, version=0),
+        "budget": lambda: db.update_budget(c, 0, {"by": name}),
+        "process": lambda: db.processes.record_end(c, "exited", int(name.rpartition("-")[2]), name),
+        "inbox": lambda: mail.settle_inbox_entry(entry, name),
+        "delivery": lambda: steps.arrived(db, c, f"{c}+", name)[1],
+        "settlement": lambda: mail.settle_inbound(None, arrival, name, outgoing=[steps.outgoing(c, name)]),
+        "post": lambda: mail.post(steps.outgoing(c, name), key=c).text == name,
+        "show": lambda: db.show(c) and db.admin.set_meta(c, name),
+    }
 
 
-def _spend(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
-    """All read the same version, and would add one to the spent rounds."""
-    version, spent = db.budget("c")
-    stage.barrier.wait()
-    assert (version, spent.get("rounds", 0)) == (number, number)
-    return db.update_budget("c", version, {"rounds": number + 1})
+def _winners(db: SessionDB, c: str) -> dict[str, Any]:
+    """The winner of each contest by what is stored."""
+    held = {lease.purpose: lease.holder for lease in db.leases() if lease.conversation_id == c}
+    (process,), notices = db.processes.all(c), {each.key: each.text for each in db.mail.inbox_entries(c)}
+    assert notices[f"process:{c}"] == f"{c}-{process.exit_code}"
+    return {
+        "lease": held["turn"],
+        "lock": held["compact"],
+        "chat lease": {lease.key: lease.holder for lease in db.mail.chat_leases()}[c],
+        "end": db.get_session(c).end_reason,
+        "title": db.resolve(f"plan of {c}").id,
+        "route": db.route(c).conversation_id,
+        "budget": db.budget(c)[1]["by"],
+        "process": notices[f"process:{c}"],
+        "inbox": db.mail.add_inbox_entry(c, c, "came in").outcome,
+        "delivery": steps.came(db, c, f"{c}+").text,
+        "settlement": "".join(sent.text for sent in db.mail.replies(steps.came(db, c).id)),
+        "post": db.mail.post(steps.outgoing(c, ""), key=c).text,
+        "show": db.admin.get_meta(c),
+    }
 
 
-def _end_process(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
-    """All saw that the process has ended, and each would report it in its own words."""
-    name = f"p{number}"
-    process = types.Process(id=name, conversation_id="c", command="make", folder="/", started_at=1.0, place="{}")
-    _first(stage, lambda: db.processes.record_start(process))
-    return db.processes.record_end(name, "exited", stage.index, f"reported by {stage.index}")
+def _contend(stage: zygote.Stage, db: SessionDB, number: int) -> dict[str, bool]:
+    """Make every call of the contests, each from a barrier; return whether this process won it."""
+    c, name, won = f"c{number}", f"c{number}-{stage.index}", dict[str, bool]()
+    _first(stage, lambda: (steps.begin(db, c, 1), db.hide(c, 1), db.processes.record_start(steps.process(c))))
+    db.create_session(name, source="race")
+    for what, call in _contests(db, c, name).items():
+        stage.barrier.wait()
+        try:
+            won[what] = call() is not False
+        except errors.HoldfastError:
+            won[what] = False
+    return won
 
 
-def _check_process(db: SessionDB, number: int, results: Results) -> None:
-    _check_one(db, number, results)
-    notices = [each.text for each in db.mail.inbox_entries("c", limit=1_000) if each.key == f"process:p{number}"]
-    assert notices == [f"reported by {results.index(True)}"]
-    codes = [each.exit_code for each in db.processes.all("c") if each.id == f"p{number}"]
-    assert codes == [results.index(True)]
+def _check_contests(db: SessionDB, number: int, results: Results) -> None:
+    for what, winner in _winners(db, f"c{number}").items():
+        assert [f"c{number}-{index}" for index, won in enumerate(results) if won[what]] == [winner], what
 
 
 RACES = {
@@ -241,7 +260,5 @@ RACES = {
     "begin conversation": Race(_begin_conversation, _check_begun),
     "send same uid": Race(_send_same, _check_same),
     "delete and branch": Race(_delete_and_branch, _check_deleted),
-    "bind route": Race(_bind_route, _check_winner),
-    "spend budget": Race(_spend, _check_one),
-    "end process": Race(_end_process, _check_process),
+    "contests": Race(_contend, _check_contests),
 }

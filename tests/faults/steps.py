@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker, zygote
-from tests.support import faulty_disk
+from tests.support import conversations, faulty_disk
 
 Args = dict[str, Any]
 
@@ -76,10 +77,10 @@ def _drafted(db: SessionDB, c: str) -> Args:
 
 
 def process(c: str) -> types.Process:
-    return types.Process(id=c, conversation_id=c, command="make", folder="/", started_at=1.0, place="{}")
+    return conversations.process(c, c, "make")
 
 
-def _begin_audit(db: SessionDB, c: str) -> Args:
+def _begin_audit(db: SessionDB, c: str, _: Args | None = None) -> Args:
     return {"act": db.permissions.begin_audit(c, "call", "shell", "make", True, "me")}
 
 
@@ -103,6 +104,9 @@ def _pin(db: SessionDB, c: str) -> None:
     db.pin(c, 2)
 
 
+_received = _prepare(begin, _receive)
+_remembered = _prepare(begin, _remember)
+_started = _prepare(begin, _start_process)
 _ended = _prepare(begin, lambda db, c: db.end_conversation(c, "done"))
 _hidden = _prepare(begin, lambda db, c: db.hide(c, 2, 3))
 _undone = _prepare(compacted, lambda db, c: db.undo_compaction(c))
@@ -133,13 +137,14 @@ def came(db: SessionDB, c: str, key: str = "") -> types.InboundMessage:
     return arrived(db, c, key)[0]
 
 
-def arrived(db: SessionDB, c: str, key: str = "") -> tuple[types.InboundMessage, bool]:
+def arrived(db: SessionDB, c: str, key: str = "", text: str = "") -> tuple[types.InboundMessage, bool]:
     """The same, and whether it was new."""
     place = {"route": f"chat:{c}", "chat": c, "sender": c, "address": {"chat": c}}
-    return db.mail.add_inbound(types.NewInboundMessage(platform="far", key=key or c, text=f"said {c}", **place))
+    new = types.NewInboundMessage(platform="far", key=key or c, text=text or f"said {c}", **place)
+    return db.mail.add_inbound(new)
 
 
-def _out(c: str, text: str) -> types.NewOutgoing:
+def outgoing(c: str, text: str) -> types.NewOutgoing:
     return types.NewOutgoing(platform="far", chat=c, address={"chat": c}, text=text)
 
 
@@ -175,7 +180,7 @@ def _worked(db: SessionDB, c: str) -> Args:
 
 def answer(db: SessionDB, claim: types.ChatLease, arrival: int, seq: int, c: str = "c") -> bool:
     """Settle an inbound message with its log entry and a reply in two parts."""
-    where = {"seq": seq, "conversation_id": c, "outgoing": [_out(c, "one"), _out(c, "two")]}
+    where = {"seq": seq, "conversation_id": c, "outgoing": [outgoing(c, "one"), outgoing(c, "two")]}
     return db.mail.settle_inbound(claim, arrival, "answered", **where)
 
 
@@ -232,6 +237,9 @@ def _append_twice(db: SessionDB, c: str, args: Args) -> None:
     db.append_message(c, role="user", content="again", uid=f"{c}:again")
 
 
+# A step that does something else when it is repeated: no client may.
+Once = functools.partial(Step, again=False)
+
 STEPS: dict[str, Step] = {
     "append": Step("append", begin, _append),
     "append_twice": Step("append", begin, _append_twice),
@@ -240,10 +248,8 @@ STEPS: dict[str, Step] = {
     "append_resuming": Step("append", _ended, _append),
     "append_fenced": Step("append", _leased("turn"), lambda db, c, args: _append(db, c, args, lease=_lease(args))),
     "append_to_old_id": Step("append", compacted, _append),
-    "acquire": Step("acquire", begin, lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False),
-    "acquire_again": Step(
-        "acquire", _leased("compact"), lambda db, c, args: db.acquire_lease(c, "compact", "me"), again=False
-    ),
+    "acquire": Once("acquire", begin, lambda db, c, args: db.acquire_lease(c, "compact", "me")),
+    "acquire_again": Once("acquire", _leased("compact"), lambda db, c, args: db.acquire_lease(c, "compact", "me")),
     "renew": Step("renew", _leased("compact"), lambda db, c, args: db.renew_lease(_lease(args))),
     "release": Step("release", _leased("compact"), lambda db, c, args: db.release_lease(_lease(args))),
     "commit": Step("commit", _drafted, _commit),
@@ -252,77 +258,59 @@ STEPS: dict[str, Step] = {
     "end_conversation": Step("end", compacted, lambda db, c, args: db.end_conversation(c, "done")),
     "resume": Step("resume", _ended, lambda db, c, args: db.resume(c)),
     "branch": Step("branch", _hidden, lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
-    "hide": Step("hide", compacted, lambda db, c, args: db.hide(c, 3, 4), again=False),
-    "show": Step("show", _hidden, lambda db, c, args: db.show(c), again=False),
-    "undo": Step("undo", compacted, lambda db, c, args: db.undo_compaction(c), again=False),
-    "redo": Step("redo", _undone, lambda db, c, args: db.redo_compaction(c), again=False),
-    "redact": Step("redact", _read_by_branch, lambda db, c, args: db.redact(c, 1), again=False),
-    "delete": Step("delete", _everything, lambda db, c, args: db.delete_conversation(c), again=False),
+    "hide": Once("hide", compacted, lambda db, c, args: db.hide(c, 3, 4)),
+    "show": Once("show", _hidden, lambda db, c, args: db.show(c)),
+    "undo": Once("undo", compacted, lambda db, c, args: db.undo_compaction(c)),
+    "redo": Once("redo", _undone, lambda db, c, args: db.redo_compaction(c)),
+    "redact": Once("redact", _read_by_branch, lambda db, c, args: db.redact(c, 1)),
+    "delete": Once("delete", _everything, lambda db, c, args: db.delete_conversation(c)),
     "create": Step("create", lambda db, c: {"id": c}, lambda db, c, args: db.create_session(c, source="fault")),
     "two_calls": Step("end create", begin, two_calls),
     "title": Step("title", begin, lambda db, c, args: db.set_session_title(c, f"other {c}")),
     "folder": Step("folder", begin, lambda db, c, args: db.set_session_folder(c, f"/work/{c}")),
     "metadata": Step("metadata", begin, lambda db, c, args: db.set_session_metadata(c, {"id": c})),
-    "route": Step("route", begin, lambda db, c, args: db.bind_route(f"chat:{c}", c, version=0), again=False),
+    "route": Once("route", begin, lambda db, c, args: db.bind_route(f"chat:{c}", c, version=0)),
     "spend_first": Step("budget", begin, lambda db, c, args: db.update_budget(c, 0, {"attempts": 1})),
     "spend": Step("budget", _prepare(begin, _spend), lambda db, c, args: db.update_budget(c, 1, {"attempts": 2})),
     "remember": Step("memory", begin, lambda db, c, args: db.memory.add(c, "likes tea", source=c)),
-    "revise": Step(
-        "memory", _prepare(begin, _remember), lambda db, c, args: db.memory.update(c, args["memory"], "likes rain")
-    ),
-    "forget": Step("memory", _prepare(begin, _remember), lambda db, c, args: db.memory.delete(c, args["memory"])),
+    "revise": Step("memory", _remembered, lambda db, c, args: db.memory.update(c, args["memory"], "likes rain")),
+    "forget": Step("memory", _remembered, lambda db, c, args: db.memory.delete(c, args["memory"])),
     "receive": Step("inbox", begin, lambda db, c, args: db.mail.add_inbox_entry(c, f"key of {c}", "came in")),
-    "settle": Step(
-        "inbox",
-        _prepare(begin, _receive),
-        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2),
-    ),
+    "settle": Step("inbox", _received, lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "completed", 2)),
     "process_started": Step("process", begin, lambda db, c, args: db.processes.record_start(process(c))),
     "process_ended": Step(
-        "process",
-        _prepare(begin, _start_process),
-        lambda db, c, args: db.processes.record_end(c, "exited", 0, "it ended", at=2.0),
+        "process", _started, lambda db, c, args: db.processes.record_end(c, "exited", 0, "ended", at=2.0)
     ),
     "grant": Step("grant", begin, lambda db, c, args: db.permissions.grant(c, "shell(make)", session_id=c, by="me")),
     "pin": Step("pin", begin, lambda db, c, args: db.pin(c, 2)),
     "unpin": Step("pin", _prepare(begin, _pin), lambda db, c, args: db.unpin(c, 2)),
     "branch_pinned": Step("branch", _prepare(begin, _pin), lambda db, c, args: db.branch(c, 3, branch_id=f"{c}-b")),
-    "audit_begin": Step(
-        "audit",
-        begin,
-        lambda db, c, args: db.permissions.begin_audit(c, "call", "shell", "make", True, "me"),
-        again=False,
-    ),
+    "audit_begin": Once("audit", begin, _begin_audit),
     "audit_end": Step(
         "audit", _prepare(begin, _begin_audit), lambda db, c, args: db.permissions.end_audit(args["act"], True)
     ),
     "arrive": Step("arrive", begin, lambda db, c, args: arrived(db, c)[1]),
-    "take": Step(
-        "take", begin, lambda db, c, args: db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me"), again=False
-    ),
-    "begin_inbound": Step("begin", _arrived, _begin, again=False),
-    "begin_next": Step("begin", _waiting, _take_up, again=False),
+    "take": Once("take", begin, lambda db, c, args: db.mail.acquire_chat_lease(f"route:chat:{c}", 300.0, "me")),
+    "begin_inbound": Once("begin", _arrived, _begin),
+    "begin_next": Once("begin", _waiting, _take_up),
     "settle_inbound": Step("settle", _worked, _answer),
     "settle_sending": Step(
         "inbox",
-        _prepare(begin, _receive),
-        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [_out(c, "notified")]),
+        _received,
+        lambda db, c, args: db.mail.settle_inbox_entry(args["inbound"], "answered", 2, [outgoing(c, "notified")]),
     ),
-    "post": Step("post", begin, lambda db, c, args: db.mail.post(_out(c, "asked"), key=f"post {c}")),
-    "begin_sending": Step(
-        "send", _answered, lambda db, c, args: db.mail.begin_sending(_claim(args), args["outgoing"]), again=False
-    ),
+    "post": Step("post", begin, lambda db, c, args: db.mail.post(outgoing(c, "asked"), key=f"post {c}")),
+    "begin_sending": Once("send", _answered, lambda db, c, args: db.mail.begin_sending(_claim(args), args["outgoing"])),
     "delivered": Step("delivered", _answered, lambda db, c, args: db.mail.mark_delivered(args["outgoing"], "there")),
     "send_failed": Step("send", _answered, lambda db, c, args: db.mail.mark_failed(args["outgoing"], "no", None)),
-    "pair": Step(
+    "pair": Once(
         "contacts",
         _prepare(begin, lambda db, c: {"code": db.contacts.create_pairing_code(f"far {c}", c)}),
         lambda db, c, args: db.contacts.pair(f"far {c}", args["code"]),
-        again=False,
     ),
-    "delete_answered": Step("delete", _answered, lambda db, c, args: db.delete_conversation(c), again=False),
-    "redact_answered": Step("redact", _answered, lambda db, c, args: db.redact(c, 5), again=False),
-    "redact_acts": Step("redact", _acted, lambda db, c, args: db.redact(c, 1), again=False),
+    "delete_answered": Once("delete", _answered, lambda db, c, args: db.delete_conversation(c)),
+    "redact_answered": Once("redact", _answered, lambda db, c, args: db.redact(c, 5)),
+    "redact_acts": Once("redact", _acted, lambda db, c, args: db.redact(c, 1)),
 }
 
 
@@ -335,45 +323,31 @@ def observe(db: SessionDB, c: str) -> str:
     return text.replace(c, "@")
 
 
+def _pick(names: str, rows: Iterable[Any]) -> list[list[Any]]:
+    return [[getattr(row, name) for name in names.split()] for row in rows]
+
+
 def _seen(db: SessionDB, name: str) -> Any:
     try:
-        stands, context = db.conversation(name), db.context(name)
+        conversation, context = db.conversation(name), db.context(name)
     except errors.NoSuchSession as error:
         return type(error).__name__
+    leases = [held for held in db.leases() if held.conversation_id == conversation.id]
+    state = "live epoch last_seq compaction_epoch redo_epoch title folder metadata"
     return {
-        "stands": [
-            stands.live,
-            stands.epoch,
-            stands.last_seq,
-            stands.compaction_epoch,
-            stands.redo_epoch,
-            stands.title,
-            stands.folder,
-            stands.metadata,
-        ],
-        "sessions": [
-            (session.ordinal, session.live, session.end_reason, session.first_seq, session.last_seq)
-            for session in db.sessions(name)
-        ],
-        "log": [(message.seq, message.uid, message.body) for message in db.transcript(name)],
-        "context": [(message.seq, message.uid, message.body) for message in context],
-        "compactions": [
-            (made.epoch, made.base_epoch, made.cut_seq, made.seen_seq, made.token, made.summary, made.pinned)
-            for made in db.compactions(name)
-        ],
+        "state": _pick(state, [conversation]),
+        "sessions": _pick("ordinal live end_reason first_seq last_seq", db.sessions(name)),
+        "log": _pick("seq uid body", db.transcript(name)),
+        "context": _pick("seq uid body", context),
+        "compactions": _pick("epoch base_epoch cut_seq seen_seq token summary pinned", db.compactions(name)),
         "hides": db.hides(name),
-        "pins": [each.seq for each in db.pins(name)],
+        "pins": _pick("seq", db.pins(name)),
         "budget": db.budget(name),
         "inbox": _inbox(db, name),
-        "processes": [
-            (each.id, each.command, each.state, each.ended_at, each.exit_code) for each in db.processes.all(name)
-        ],
-        "grants": [(each.rule, each.conversation_id, each.by) for each in db.permissions.grants(name, name)],
-        "audit": [
-            (each.call_id, each.summary, each.allowed, each.ended_at is None, each.ok)
-            for each in db.permissions.audit_log(name)
-        ],
-        "leases": [(held.purpose, held.token) for held in db.leases() if held.conversation_id == stands.id],
+        "processes": _pick("id command state ended_at exit_code", db.processes.all(name)),
+        "grants": _pick("rule conversation_id by", db.permissions.grants(name, name)),
+        "audit": _pick("call_id summary allowed ok", db.permissions.audit_log(name)),
+        "leases": _pick("purpose token", leases),
     }
 
 
@@ -381,26 +355,20 @@ def _mail(db: SessionDB, c: str) -> list[Any]:
     """Return inbound and outbound messages without numbers and times, the chat leases and the contacts."""
     arrivals = [each for key in (c, f"{c}+") if (each := db.mail.inbound_by_key("far", key))]
     post = db.driver.read(lambda tx: tx.one("outgoing_by_key", key=f"post {c}"))
-    sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)] + (
-        [db.mail.outgoing(post[0])] if post else []
-    )
-    inbound = [
-        (each.text, each.attempts, each.target, bool(each.joined), each.outcome, each.conversation_id, each.seq)
-        for each in arrivals
-    ]
-    out = [(each.text, each.part, each.attempts, each.external, each.error, each.redacted) for each in sent if each]
+    sent = [each for arrival in arrivals for each in db.mail.replies(arrival.id)]
+    inbound = _pick("text attempts target outcome conversation_id seq", arrivals)
+    out = _pick("text part attempts external error redacted", sent + ([db.mail.outgoing(post[0])] if post else []))
     claims = [held.token for held in db.mail.chat_leases() if held.key == f"route:chat:{c}"]
     person = db.contacts.get(f"far {c}", c)
     # The reply to a notice has no key: it is found among the due messages.
     waiting = [each.text for each in db.mail.due_outgoing("far", 100_000, 1e11) if each.chat == c]
-    return [inbound, out, claims, person and person.role, waiting]
+    return [inbound, [bool(each.joined) for each in arrivals], out, claims, person and person.role, waiting]
 
 
 def _inbox(db: SessionDB, c: str) -> list[Any]:
     """Return the inbox entries, open or settled: text, kind, outcome, message."""
-    rows = [
-        db.driver.read(lambda tx, key=key: tx.one("inbox_by_key", key=key)) for key in (f"key of {c}", f"process:{c}")
-    ]
+    keys = (f"key of {c}", f"process:{c}")
+    rows = [db.driver.read(lambda tx, key=key: tx.one("inbox_by_key", key=key)) for key in keys]
     return [row and (row[3], row[4], row[6], row[7]) for row in rows]
 
 

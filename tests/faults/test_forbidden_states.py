@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,9 +16,10 @@ from holdfast import types
 from holdfast.store import queries
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import definitions
+from holdfast.store.postgres import migration as postgres_migration
 from tests.faults import checker, forbidden_states
-from tests.faults.forbidden_states import in_postgres
-from tests.support import memory_folders, postgres
+from tests.faults.forbidden_states import LEASE, add_compaction, add_message, add_session, end, in_postgres, move
+from tests.support import consistency, memory_folders, postgres
 
 STATES = {**forbidden_states.VISIBLE, **forbidden_states.INVISIBLE}
 # Without a constraint a replacement has nothing to replace. Three states only SQLite's own integrity check can find.
@@ -28,12 +30,6 @@ TABLES = definitions.declared_schema().names("table")
 KEPT_TABLES = [name for name in TABLES if not name.startswith("search_")]
 
 Connection = psycopg.Connection[tuple[Any, ...]]
-
-
-def populate(target: str) -> None:
-    with SessionDB(target) as db:
-        forbidden_states.populate(db)
-        assert checker.verify(db, also=["a", "b", "a-b", "e", "u"]) == []
 
 
 class Sqlite:
@@ -72,12 +68,22 @@ class Postgres:
         self.connection.rollback()
 
 
+@contextlib.contextmanager
+def populated(kind: Any) -> Iterator[tuple[Any, str]]:
+    """A connection to a populated store, and its address."""
+    with memory_folders.folder() as folder:
+        target = f"{folder}/store.db" if issubclass(kind, Sqlite) else postgres.kept()
+        with SessionDB(target) as db:
+            forbidden_states.populate(db)
+            assert checker.verify(db, also=["a", "b", "a-b", "e", "u"]) == []
+        made = kind(target)
+        yield made, target
+        made.connection.close()
+
+
 @pytest.fixture(scope="module", params=[Sqlite, Postgres])
 def database(request: pytest.FixtureRequest) -> Iterator[Sqlite | Postgres]:
-    with memory_folders.folder() as folder:
-        target = f"{folder}/store.db" if request.param is Sqlite else postgres.kept()
-        populate(target)
-        made: Sqlite | Postgres = request.param(target)
+    with populated(request.param) as (made, target):
         yield made
         made.connection.close()
         with SessionDB(target) as db:
@@ -117,34 +123,30 @@ def test_both_databases_refuse_in_the_same_words() -> None:
     assert said - only_here - {"nothing is truncated here"} == sqlite
 
 
-class UnconstrainedSqlite:
-    """The same rows in tables that allow anything, restored after each statement."""
+class UnconstrainedSqlite(Sqlite):
+    """The same rows in tables that allow anything."""
 
-    def __init__(self, db: SessionDB, path: str) -> None:
-        self.db = db
-        self._connection: apsw.Connection = db.driver._writer  # type: ignore[attr-defined]
-        self._content = _without_constraints(path)
-        self.restore()
+    def __init__(self, target: str) -> None:
+        self.connection = connection = apsw.Connection(":memory:")
+        self.look = consistency.SqliteLook(connection)
+        connection.execute(f"ATTACH '{target}' AS populated")
+        schema = list(connection.execute("SELECT type, name, sql FROM populated.sqlite_schema WHERE sql IS NOT NULL"))
+        for kind, name, sql in schema:
+            if kind == "table" and not name.startswith("sqlite_"):
+                stored = ", ".join(row[1] for row in connection.execute(f"PRAGMA populated.table_info({name})"))
+                connection.execute(f"CREATE TABLE {name} ({', '.join(_bare_columns(sql))})")
+                connection.execute(f"INSERT INTO {name} ({stored}) SELECT {stored} FROM populated.{name}")
+        connection.execute(";".join(sql.replace("UNIQUE ", "") for kind, _, sql in schema if kind == "index"))
+        connection.execute("DETACH populated")
 
-    def execute(self, sql: str) -> None:
-        self._connection.execute(sql)
+    @contextlib.contextmanager
+    def applied(self, sql: str) -> Iterator[None]:
+        self.connection.execute(f"BEGIN; {sql}")
+        yield
+        self.connection.execute("ROLLBACK")
 
-    def restore(self) -> None:
-        self._connection.deserialize("main", self._content)
-
-
-def _without_constraints(path: str) -> bytes:
-    connection = apsw.Connection(":memory:")
-    connection.execute(f"ATTACH '{path}' AS populated")
-    schema = list(connection.execute("SELECT type, name, sql FROM populated.sqlite_schema WHERE sql IS NOT NULL"))
-    for kind, name, sql in schema:
-        if kind == "table" and not name.startswith("sqlite_"):
-            stored = ", ".join(row[1] for row in connection.execute(f"PRAGMA populated.table_info({name})"))
-            connection.execute(f"CREATE TABLE {name} ({', '.join(_bare_columns(sql))})")
-            connection.execute(f"INSERT INTO {name} ({stored}) SELECT {stored} FROM populated.{name}")
-    connection.execute(";".join(sql.replace("UNIQUE ", "") for kind, _, sql in schema if kind == "index"))
-    connection.execute("DETACH populated")
-    return bytes(connection.serialize("main"))
+    def is_broken(self) -> bool:
+        return consistency.is_broken(self.look)
 
 
 def _bare_columns(sql: str) -> Iterator[str]:
@@ -155,35 +157,29 @@ def _bare_columns(sql: str) -> Iterator[str]:
             yield f"{column[1]} {column[2] or ''}"
 
 
-class UnconstrainedPostgres:
-    def __init__(self, db: SessionDB, address: str) -> None:
-        self.db = db
-        self.connection = psycopg.connect(address, autocommit=True)
+class UnconstrainedPostgres(Postgres):
+    def __init__(self, target: str) -> None:
+        super().__init__(target)
+        self.look = consistency.Look(self.connection)
         for table, name in self.connection.execute(_CONSTRAINTS).fetchall():
             self.connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name} CASCADE")
         for name in ("memories_once", "grants_once"):
             self.connection.execute(f"DROP INDEX {name}")
         for table in TABLES:
             self.connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER")
-        self._rows = {table: self._copy(table) for table in TABLES}
+        self.connection.commit()
 
-    def execute(self, sql: str) -> None:
+    @contextlib.contextmanager
+    def applied(self, sql: str) -> Iterator[None]:
         self.connection.execute(in_postgres(sql))
+        yield
+        self.connection.rollback()
 
-    def _copy(self, table: str) -> bytes:
-        with self.connection.cursor().copy(f"COPY {table} TO STDOUT") as out:
-            return b"".join(bytes(part) for part in out)
-
-    def restore(self) -> None:
-        with self.connection.transaction():
-            self.connection.execute("; ".join(f"DELETE FROM {table}" for table in TABLES))
-            for table, rows in self._rows.items():
-                if rows:
-                    with self.connection.cursor().copy(f"COPY {table} FROM STDIN") as into:
-                        into.write(rows)
+    def is_broken(self) -> bool:
+        execute = self.connection.execute
+        return consistency.is_broken(self.look) or bool(postgres_migration.Migration(execute).violations())
 
 
-Unconstrained = UnconstrainedSqlite | UnconstrainedPostgres
 _CONSTRAINTS = """
 SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.conrelid
  WHERE r.relnamespace = current_schema()::regnamespace AND c.contype IN ('c', 'f', 'p', 'u')
@@ -191,32 +187,34 @@ SELECT r.relname, c.conname FROM pg_constraint c JOIN pg_class r ON r.oid = c.co
 """
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def unconstrained(request: pytest.FixtureRequest) -> Iterator[Unconstrained]:
-    with memory_folders.folder() as folder:
-        path = f"{folder}/store.db"
-        target = path if request.param == "sqlite" else postgres.kept()
-        populate(target)
-        # Opened before the schema is changed: an open would bring it back to what is declared.
-        with SessionDB(":memory:" if request.param == "sqlite" else target) as db:
-            if request.param == "sqlite":
-                yield UnconstrainedSqlite(db, path)
-                return
-            made = UnconstrainedPostgres(db, target)
-            yield made
-            made.connection.close()
+@pytest.fixture(scope="module", params=[UnconstrainedSqlite, UnconstrainedPostgres])
+def unconstrained(request: pytest.FixtureRequest) -> Iterator[Any]:
+    with populated(request.param) as (made, _):
+        yield made
 
 
 @pytest.mark.parametrize("name", ["sound", *VISIBLE])
-def test_fsck_finds_the_state_in_tables_without_constraints(name: str, unconstrained: Unconstrained) -> None:
-    unconstrained.execute(VISIBLE.get(name, "SELECT 1"))
-    found = {violation.promise for violation in unconstrained.db.admin.fsck().violations} - {"schema"}
-    unconstrained.restore()
+def test_fsck_finds_the_state_in_tables_without_constraints(name: str, unconstrained: Any) -> None:
     ignored = isinstance(unconstrained, UnconstrainedSqlite) and name in CHECKED_BY_SQLITE
-    assert bool(found) == (name != "sound" and not ignored)
+    with unconstrained.applied(VISIBLE.get(name, "SELECT 1")):
+        assert unconstrained.is_broken() == (name != "sound" and not ignored)
 
 
-CLOSED = f"{forbidden_states.end(1, 1, 120)}; {forbidden_states.move('live = NULL', 1)}"
+# Other checks report these states, too: by a digest, a head, or the order of the sessions.
+ALSO_REPORTED = {
+    "check_p1_uids": VISIBLE["uid used twice"],
+    "check_p3_live": VISIBLE["two live sessions"],
+    "check_p4_forks": add_session(forbidden_states.A, 3, "1", 7),
+}
+
+
+@pytest.mark.parametrize("check", ALSO_REPORTED)
+def test_check_finds_a_state_that_others_report_too(check: str, unconstrained: Any) -> None:
+    with unconstrained.applied(ALSO_REPORTED[check]):
+        assert unconstrained.look.all(check)
+
+
+CLOSED = f"{end(1, 1, 120)}; {move('live = NULL', 1)}"
 MEMORIES = "INSERT INTO memories (owner, text, at, updated_at) SELECT 'o', 'fact ' || i, 1.0, 1.0 FROM generate_series"
 RAISED = "UPDATE conversations SET fence = fence + 1 WHERE key = 1"
 DELETED = """
@@ -227,67 +225,40 @@ DELETED = """
 """
 
 
-class Conflict(NamedTuple):
-    """Two conflicting writes, the state before them, and the words of the refusal."""
+MADE = add_compaction(1, 2, 2, "NULL", 4, 6, "NULL")
 
-    name: str
+
+def _compacted(id: str) -> str:
+    moved = "UPDATE conversations SET epoch = 2, head = 2, compaction_epoch = 2 WHERE key = 1"
+    return "; ".join((end(1, 1, 120), add_session(1, 2, "1", 121, id), MADE, moved))
+
+
+class Conflict(NamedTuple):
+    """Two conflicting writes, the words of the refusal of the second one, and the state before them."""
+
     first: str
     second: str
     words: str
     before: str = ""
 
 
-MADE = forbidden_states.add_compaction(1, 2, 2, "NULL", 4, 6, "NULL")
-
-
-def _compacted(id: str) -> str:
-    return "; ".join(
-        (
-            forbidden_states.end(1, 1, 120),
-            forbidden_states.add_session(1, 2, "1", 121, id),
-            MADE,
-            "UPDATE conversations SET epoch = 2, head = 2, compaction_epoch = 2 WHERE key = 1",
-        )
-    )
-
-
-CONFLICTS = [
-    Conflict(
-        "a message behind the end", CLOSED, forbidden_states.add_message(1, 121, 1), "must belong to a live session"
-    ),
-    Conflict(
-        "an end before the last message",
-        forbidden_states.add_message(1, 121, 1),
-        CLOSED,
-        "must end at the last message",
-    ),
-    Conflict(
-        "one number for two",
-        forbidden_states.add_message(1, 121, 1),
-        forbidden_states.add_message(1, 121, 1, "v"),
-        "messages_pkey",
-    ),
+MESSAGE = add_message(1, 121, 1)
+CONFLICTS = {
+    "a message behind the end": Conflict(CLOSED, MESSAGE, "must belong to a live session"),
+    "an end before the last message": Conflict(MESSAGE, CLOSED, "must end at the last message"),
+    "one number for two": Conflict(MESSAGE, add_message(1, 121, 1, "v"), "messages_pkey"),
     # The end of a session would wait as well, so the compaction comes first.
-    Conflict(
-        "two compactions of one context", _compacted("x"), f"{MADE}; {_compacted('y')}", "must follow the current one"
+    "two compactions of one context": Conflict(
+        _compacted("x"), f"{MADE}; {_compacted('y')}", "must follow the current one"
     ),
-    Conflict(
-        "a lease with an old token",
-        RAISED,
-        f"{forbidden_states.LEASE} (1, 'turn', 1, 'x', 1.0, 'u', 120)",
-        "newest",
-        RAISED,
+    "a lease with an old token": Conflict(RAISED, f"{LEASE} (1, 'turn', 1, 'x', 1.0, 'u', 120)", "newest", RAISED),
+    "a deleted id in use": Conflict(
+        DELETED, forbidden_states.add_conversation("other").replace("'other', NULL", "'d', NULL"), "cannot be reused"
     ),
-    Conflict(
-        "a deleted id in use",
-        DELETED,
-        forbidden_states.add_conversation("other").replace("'other', NULL", "'d', NULL"),
-        "cannot be reused",
+    "the 501st memory": Conflict(
+        f"{MEMORIES}(500, 500) i", f"{MEMORIES}(501, 501) i", "500 m", f"{MEMORIES}(1, 499) i"
     ),
-    Conflict(
-        "the 501st memory", f"{MEMORIES}(500, 500) i", f"{MEMORIES}(501, 501) i", "500 m", f"{MEMORIES}(1, 499) i"
-    ),
-]
+}
 
 
 @pytest.fixture
@@ -302,7 +273,7 @@ def address() -> Iterator[str]:
         assert {bad.promise for bad in db.admin.fsck().violations} <= {"P1"}
 
 
-@pytest.mark.parametrize("conflict", CONFLICTS, ids=lambda conflict: conflict.name)
+@pytest.mark.parametrize("conflict", CONFLICTS.values(), ids=CONFLICTS)
 def test_second_writer_is_checked_against_the_commit_of_the_first(conflict: Conflict, address: str) -> None:
     with psycopg.connect(address) as first, psycopg.connect(address) as second, ThreadPoolExecutor(1) as pool:
         first.execute(conflict.before)

@@ -16,29 +16,21 @@ from tests.faults import zygote as zygotes
 from tests.faults.gateway_processes import Story, Update
 from tests.support import backends, postgres
 
-both = pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+
+@pytest.fixture(params=backends.SHARED, ids=lambda backend: backend.name)
+def story(request: pytest.FixtureRequest, zygote: zygotes.Zygote, place: Path) -> Story:
+    """Chats in an empty store; each test has its own random choices."""
+    return Story(zygote, request.param.target(place, "store"), place / "sends", random.Random(request.node.name))
 
 
-def new_story(zygote: zygotes.Zygote, backend: backends.Backend, place: Path, about: str) -> Story:
-    return Story(zygote, backend.target(place, "store"), place / "sends", random.Random(f"{backend.name} {about}"))
-
-
-@both
 @pytest.mark.parametrize("step", gateway_processes.POINTS)
-def test_next_gateway_finishes_after_a_kill_at_any_step(
-    step: str, backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story = new_story(zygote, backend, place, step)
+def test_next_gateway_finishes_after_a_kill_at_any_step(step: str, story: Story) -> None:
     assert gateway_processes.kill_at(story, f"gateway.{step}", 1, len(gateway_processes.NAMES)) == 1
     story.run()
     story.check()
 
 
-@both
-def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(
-    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story = new_story(zygote, backend, place, "store")
+def test_next_gateway_finishes_after_a_kill_at_any_point_of_the_store(story: Story) -> None:
     died = set(gateway_processes.kill_everywhere(story, 1))
     story.run()
     story.check()
@@ -54,11 +46,8 @@ NOW = 1_790_000_000.0
 LONGER_THAN_LEASES = 3600.0
 
 
-@both
-def test_second_gateway_finishes_the_turns_of_a_killed_one(
-    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story, killed = new_story(zygote, backend, place, "pairs"), 0
+def test_second_gateway_finishes_the_turns_of_a_killed_one(story: Story) -> None:
+    killed = 0
     for step in gateway_processes.POINTS[::2]:
         # The one that is to die may find that the other does all the work.
         killed += any(gateway_processes.kill_first_gateway(story, f"gateway.{step}", 1) for _ in range(TRIES))
@@ -66,12 +55,8 @@ def test_second_gateway_finishes_the_turns_of_a_killed_one(
     assert killed >= 2
 
 
-@both
-def test_gateway_stopped_past_its_leases_wakes_up_and_writes_nothing_stale(
-    backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story, clock = new_story(zygote, backend, place, "stops"), zygotes.Clock(str(place / "clock"), NOW)
-    overtaken = 0
+def test_gateway_stopped_past_its_leases_wakes_up_and_writes_nothing_stale(story: Story, place: Path) -> None:
+    clock, overtaken = zygotes.Clock(str(place / "clock"), NOW), 0
     for step in gateway_processes.POINTS:
         overtaken += overtake(story, f"gateway.{step}", clock, str(place / "clock"))
         story.check()
@@ -141,24 +126,20 @@ def summaries(story: Story) -> int:
     return len(noted.read_text().split()) if noted.exists() else 0
 
 
-@both
 @pytest.mark.parametrize(
     ("point", "first"),
     [("commit.committed", "/compact"), ("commit.committed", "What now?"), ("gateway.settled", "What now?")],
 )
-def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(
-    point: str, first: str, backend: backends.Backend, zygote: zygotes.Zygote, place: Path
-) -> None:
-    story = new_story(zygote, backend, place, point)
+def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(point: str, first: str, story: Story) -> None:
     routes = begin_long(story)
     window: dict[str, Any] = {"window": agent_processes.WINDOW}
     add(story, first)
     run, operations = gateway_processes.run_gateway, gateway_processes.OPERATIONS
-    killed = zygote.run(run, story.target, story.args(**window), points=operations, at=point)
+    killed = story.running.run(run, story.target, story.args(**window), points=operations, at=point)
     assert killed.state == "killed", killed
     story.collect(killed)
     assert summaries(story) == 1
     add(story, "Go on.")
-    story.collect(zygote.run(run, story.target, story.args(**window)))
+    story.collect(story.running.run(run, story.target, story.args(**window)))
     check_compacted(story, routes)
     assert summaries(story) == 1

@@ -51,36 +51,29 @@ def test_older_store_is_brought_up_with_all_its_data(name: str, place: Path) -> 
     assert _course(path) == []
 
 
-def _both_courses(place: Path) -> tuple[list[str], list[str]]:
-    """The points of making a store, and those of bringing up an older one."""
-    older_schemas.make(place / "watched older.db", older_schemas.OLDER["much"])
-    return _course(place / "watched new.db"), _course(place / "watched older.db")
-
-
-def kill_open(zygote: zygotes.Zygote, path: Path, number: int, known: set[str]) -> bool:
-    """Kill an open at a point of its migration; whether the state that was left is a new one."""
-    outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, fingerprint=str(path.parent))
-    assert outcome.state == "killed", number
-    is_new = outcome.fingerprint not in known
-    known.add(outcome.fingerprint)
-    return is_new
-
-
+@pytest.mark.parametrize("is_older", [False, True], ids=["new", "older"])
 @pytest.mark.parametrize("part", range(PARTS))
-def test_next_open_completes_a_creation_killed_at_any_point(part: int, zygote: zygotes.Zygote, place: Path) -> None:
-    course, other = _both_courses(place)
-    assert {"migrate.CREATE TABLE meta", "migrate.labels", "migrate.committing", "migrate.committed"} <= set(course)
-    known: set[str] = set()
+def test_next_open_completes_a_creation_or_migration_killed_at_any_point(
+    part: int, is_older: bool, zygote: zygotes.Zygote, place: Path
+) -> None:
+    original, known = place / "original.db", set[str]()
+    before = older_schemas.make(original, older_schemas.OLDER["much"])
+    courses = _course(place / "new.db"), _course(Path(shutil.copy(original, place / "migrated.db")))
+    course, other = courses[is_older], courses[not is_older]
+    assert {"migrate.CREATE TABLE meta", "migrate.labels", "migrate.committing", "migrate.committed"} <= set(courses[0])
     for number in range(part, len(course), PARTS):
         kills = kills_of(course[number])
-        for _ in range(1 + kills // 4 if course[number] in other else kills):
+        if course[number] in other:  # its kills are shared with the other course
+            kills = kills - kills // 4 - 1 if is_older else 1 + kills // 4
+        for _ in range(kills):
             path = _fresh(place)
-            if kill_open(zygote, path, number, known):
-                _works(path)
-
-
-def test_next_open_completes_a_creation_killed_before_a_write(zygote: zygotes.Zygote, place: Path) -> None:
-    assert kill_points.kill_creation(zygote, place, _works, every=8) > 8
+            if is_older:
+                shutil.copy(original, path)
+            outcome = zygote.run(steps.open_only, path, points=("migrate",), at=number, fingerprint=str(path.parent))
+            assert outcome.state == "killed", course[number]
+            if outcome.fingerprint not in known:
+                _check_opened(path, before if is_older else None, course[number])
+            known.add(outcome.fingerprint)
 
 
 def _fresh(place: Path) -> Path:
@@ -91,25 +84,19 @@ def _fresh(place: Path) -> Path:
     return folder / "store.db"
 
 
-def _works(path: Path) -> None:
+def _check_opened(path: Path, contents: str | None = None, where: str = "") -> None:
+    """Assert that a store can be opened and written to, and has these contents if it is an older one."""
     with SessionDB(path) as db:
-        steps.begin(db, "c", 1)
-        assert db.admin.fsck().ok
+        if contents is None:
+            steps.begin(db, "c", 1)
+            assert db.admin.fsck().ok, where
+        else:
+            assert older_schemas.contents(db) == contents, where
+            assert checker.verify(db, also=["a", "b", "a-b"]) == [], where
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_next_open_brings_up_an_older_store_killed_at_any_point(part: int, zygote: zygotes.Zygote, place: Path) -> None:
-    original, known = place / "original.db", set[str]()
-    before = older_schemas.make(original, older_schemas.OLDER["much"])
-    other, course = _both_courses(place)
-    for number in range(part, len(course), PARTS):
-        kills = kills_of(course[number])
-        for _ in range(kills - kills // 4 - 1 if course[number] in other else kills):
-            path = Path(shutil.copy(original, _fresh(place)))
-            if kill_open(zygote, path, number, known):
-                with SessionDB(path) as db:
-                    assert older_schemas.contents(db) == before, course[number]
-                    assert checker.verify(db, also=["a", "b", "a-b"]) == []
+def test_next_open_completes_a_creation_killed_before_a_write(zygote: zygotes.Zygote, place: Path) -> None:
+    assert kill_points.kill_creation(zygote, place, _check_opened, every=8) > 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))

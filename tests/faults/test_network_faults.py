@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -288,41 +287,29 @@ def test_full_server_says_so_and_takes_the_message_when_there_is_room() -> None:
         assert db.admin.fsck().ok
 
 
-def harm_of(network: postgres_proxy.Proxy, kind: str, chance: random.Random) -> Callable[[], None]:
-    def hold() -> None:
-        network.hold()
-        threading.Timer(chance.uniform(0.0, 0.1), network.flow).start()
-
-    def trap() -> None:
-        network.trap(b"COMMIT", postgres_proxy.UNHEARD)
-
-    return {"cut": network.reset, "held": hold, "unheard": trap}[kind]
-
-
 @pytest.mark.parametrize("kind", ["cut", "held", "unheard"])
 def test_nothing_is_lost_over_a_network_that_keeps_failing(
     kind: str, network: postgres_proxy.Proxy, zygote: zygotes.Zygote
 ) -> None:
-    address = postgres.fresh()
+    address, chance = postgres.fresh(), random.Random(kind)
     if kind == "cut":
         network.dawdle(kind)
-    with load.Load(zygote, address, network.through(address)) as clients:
-        for _ in range(2):
-            clients.harm(harm_of(network, kind, random.Random(kind)))
-    assert clients.problems() == []
+    fault = {
+        "cut": network.reset,
+        "held": lambda: network.hold_for(chance.uniform(0.0, 0.1)),
+        "unheard": lambda: network.trap(b"COMMIT", postgres_proxy.UNHEARD),
+    }[kind]
+    assert load.problems_after(zygote, address, [fault] * 2, network.through(address)) == []
 
 
 def test_backends_terminated_under_load_lose_nothing(zygote: zygotes.Zygote) -> None:
     address, chance = postgres.fresh(), random.Random("terminated")
+
+    def terminate_some() -> None:
+        theirs = "SELECT pid FROM pg_stat_activity WHERE application_name = 'storm'"
+        pids = [pid for (pid,) in postgres.admin().execute(theirs).fetchall()]
+        chosen = chance.sample(pids, chance.randint(1, len(pids)))
+        postgres.admin().execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) pid", (chosen,))
+
     through = f"{address}&application_name=storm"
-    theirs = "SELECT pid FROM pg_stat_activity WHERE application_name = 'storm'"
-    with load.Load(zygote, address, through) as clients:
-        for _ in range(3):
-            pids = [pid for (pid,) in postgres.admin().execute(theirs).fetchall()]
-            chosen = chance.sample(pids, chance.randint(1, len(pids)))
-            clients.harm(lambda chosen=chosen: terminate(chosen))
-    assert clients.problems() == []
-
-
-def terminate(pids: list[int]) -> None:
-    postgres.admin().execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) pid", (pids,))
+    assert load.problems_after(zygote, address, [terminate_some] * 3, through) == []

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import content_parts, types
+from holdfast import content_parts
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes as agents
 from tests.faults import load
 from tests.faults import zygote as zygotes
+from tests.support import conversations
 
 PARTS = 4
 
@@ -125,9 +126,7 @@ def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
 def begin_process(path: Path, conversation: str, name: str) -> dict[str, str]:
     with SessionDB(path) as db:
         agents.begin(db, conversation)
-        db.processes.record_start(
-            types.Process(id=name, conversation_id=conversation, command="make", folder="/", started_at=1.0, place="{}")
-        )
+        db.processes.record_start(conversations.process(name, conversation))
     return {"conversation": conversation, "process": name}
 
 

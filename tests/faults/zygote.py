@@ -126,12 +126,8 @@ class _Children:
         return pid
 
     def run(self, order: Order) -> Outcome:
-        outcome = self.wait(self.start(order))
-        return (
-            outcome._replace(fingerprint=memory_folders.fingerprint(order.fingerprint))
-            if order.fingerprint
-            else outcome
-        )
+        outcome, folder = self.wait(self.start(order)), order.fingerprint
+        return outcome._replace(fingerprint=memory_folders.fingerprint(folder) if folder else "")
 
     def run_all(self, order: Order, count: int) -> list[Outcome]:
         barrier = multiprocessing.get_context("fork").Barrier(count, timeout=TIMEOUT)

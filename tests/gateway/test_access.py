@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
+from holdfast import AsyncSessionDB, errors, fault_points, types
 from holdfast.gateway import access, platform, settings
 from holdfast.model import ScriptedModel
 from holdfast.store.mail import contacts
@@ -47,6 +47,7 @@ def contact(role: types.ContactRole, platform: str = "telegram") -> types.Contac
         pytest.param("telegram", "enemy", contact("admin"), "denied", id="denied in settings, paired as admin"),
         pytest.param("telegram", "both", None, "denied", id="in both lists"),
         pytest.param("telegram", "boss", contact("denied"), "denied", id="admin denied by an operator"),
+        pytest.param("telegram", "42", contact("denied"), "denied", id="listed, denied by an operator"),
         pytest.param("http", "eve", contact("denied", "http"), "denied", id="denied although authenticated"),
     ],
 )
@@ -77,6 +78,7 @@ async def test_change_of_a_contact_takes_effect_with_the_next_message(db: AsyncS
         if change is not None:
             await change("telegram", "eve")
         allowed.append((await check(incoming(), "r")).allowed)
+        assert await check.may_speak("telegram", "eve") is allowed[-1]
     assert allowed == [False, True, False, True, False]
 
 
@@ -132,13 +134,16 @@ async def test_reply_to_another_chat_needs_access_of_that_chat(to: str, wanted: 
     assert ("holdfast gateway allow telegram" in found.message) is not wanted
 
 
-def test_code_that_is_useless_by_now_is_not_sent() -> None:
-    with SessionDB(":memory:") as db:
-        db.contacts.pair("telegram", db.contacts.create_pairing_code("telegram", "paired") or "")
-        db.contacts.create_pairing_code("telegram", "denied")
-        db.contacts.deny("telegram", "denied")
-        for sender in ("paired", "denied", "unknown"):
-            assert db.contacts.renew_pairing_code("telegram", sender) is None
+async def test_code_that_is_useless_by_now_is_not_sent(db: AsyncSessionDB) -> None:
+    await db.contacts.pair("telegram", await db.contacts.create_pairing_code("telegram", "paired") or "")
+    await db.contacts.create_pairing_code("telegram", "denied")
+    await db.contacts.deny("telegram", "denied")
+    for sender in ("paired", "denied", "unknown"):
+        fields: dict[str, Any] = {"id": 1, "chat": f"dm:{sender}", "attachments": [], "kind": "notice", "at": 0.0}
+        address = {access.STRANGER: sender}
+        greeting = types.Outgoing(platform="telegram", address=address, text=access.PAIR, **fields)
+        with pytest.raises(errors.SendRefused):
+            await access.fill_code(db, greeting)
 
 
 class LossyPlatform(MemoryPlatform):

@@ -12,16 +12,13 @@ import pytest
 from holdfast import AsyncSessionDB, config
 from holdfast.app import gateway, models
 from holdfast.gateway import platform
-from holdfast.gateway.platforms import loopback, plugins
-from holdfast.gateway.platforms.telegram import updates
+from holdfast.gateway.platforms import loopback
 from holdfast.model import ScriptedModel
 from holdfast.model import base as model_base
 from holdfast.tools.files import send, workspace
 from holdfast.tools.permissions import rules
-from tests.support import agents, gateways, telegram_server
+from tests.support import agents, gateways
 from tests.support.memory_platform import MemoryPlatform
-
-pytestmark = pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecationWarning")
 
 
 def program(home: Path, **said: Any) -> config.Settings:
@@ -104,8 +101,9 @@ async def test_model_learns_that_a_file_could_not_be_saved(tmp_path: Path) -> No
 async def test_sent_file_is_attached_to_the_reply_also_after_a_crash(
     crash: str | None, tmp_path: Path, db: AsyncSessionDB
 ) -> None:
-    (tmp_path / "report.csv").write_bytes(b"a,b\n")
-    gate, script = gateways.Gate(), [send_reply("report.csv"), "Here it is."]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.csv").write_bytes(b"a,b\n")
+    gate, script = gateways.Gate(), [send_reply("out/report.csv"), "Here it is."]
     tools = [
         send.send_file(workspace.Workspace([str(tmp_path)]), db.blobs.put),
         agents.tool("wait", gate),
@@ -149,6 +147,7 @@ async def test_file_is_sent_with_the_answer_to_a_notice(tmp_path: Path, db: Asyn
         ("missing.txt", "No such file"),
         (".", "This is a folder"),
         ("large.bin", "more than 10 bytes"),
+        ("empty.txt", "The file is empty"),
         (".env", "The question was not answered in time."),
         ("private/plan.txt", "A rule in the settings forbids it"),
     ],
@@ -163,6 +162,7 @@ async def test_file_that_cannot_be_read_is_not_sent(
     for name in ("../secret.txt", "large.bin", ".env", "private/plan.txt"):
         (folder / name).write_text("x" * (11 if name == "large.bin" else 1), encoding="utf-8")
     (folder / "link").symlink_to(tmp_path / "gateway" / "secret.txt")
+    (folder / "empty.txt").touch()
     chat, settings = MemoryPlatform("chat"), program(tmp_path, answer_within=0.01)
     async with gateway.serve(settings, platforms=[chat]) as opened:
         await receive(chat, "1")
@@ -171,26 +171,3 @@ async def test_file_that_cannot_be_read_is_not_sent(
         assert await read_files(chat.sent) == []
     assert refusal in str(model.requests[1].messages[-1].content)
     assert gateways.texts(chat.sent)[-1] == "Sorry."
-
-
-async def test_file_is_received_and_sent_through_telegram(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, content = tmp_path / "gateway" / "telegram:42", b"%PDF-1.7\xff"
-    model = use_model(monkeypatch, send_reply("answer.pdf"), "Here it is.")
-    folder.mkdir(parents=True)
-    (folder / "answer.pdf").write_bytes(content[::-1])
-    async with telegram_server.serve() as api:
-        table = {"token_env": "TOKEN", "api_url": api.url}
-        chats = plugins.load({"telegram": table}, {"TOKEN": telegram_server.TOKEN})
-        api.files = {"pdf": content}
-        async with gateway.serve(program(tmp_path), platforms=chats) as opened:
-            file = {"file_id": "pdf", "file_unique_id": "u", "mime_type": "application/pdf", "file_name": "form.pdf"}
-            said = await api.say(document=file, caption="Fill this in")
-            key = updates.message_key(said["chat"]["id"], said["message_id"])
-            await gateways.wait_settled(opened.db, key, platform="telegram")
-            await gateways.wait_sent(opened.db)
-    (saved,) = (folder / "inbox").iterdir()
-    assert saved.read_bytes() == content
-    assert f"inbox/{saved.name}" in str(model.requests[0].messages[-1].content)
-    (sent,) = [each for each in api.messages.values() if "sent" in each]
-    assert sent["sent"] == ("document", ("answer.pdf", content[::-1]))
-    assert "Here it is." in api.texts()

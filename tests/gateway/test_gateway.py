@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.compaction import base as compaction
-from holdfast.gateway import commands, gateway, settings, worker
+from holdfast.gateway import commands, gateway, platform, settings, worker
 from holdfast.model import ScriptedModel
 from tests.support import backends, gateways
 from tests.support.agents import Trickle, agent, calls, shape, tool
@@ -339,3 +339,23 @@ async def test_message_of_another_profile_is_left_alone(db: AsyncSessionDB) -> N
         await gateways.settle(db, chat, "/status", key="2")
     (left,) = await db.mail.open_inbound(route)
     assert (left.key, left.attempts, len(model.requests)) == ("f1", 0, 1)
+
+
+async def test_platform_that_swallows_a_cancellation_does_not_block_the_stop(
+    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`asyncio.wait_for` of Python 3.11 does so if its result arrives at the same time, for example in discord.py."""
+    cancelled = list[str]()
+
+    class StubbornPlatform(MemoryPlatform):
+        async def run(self, handler: platform.Handler) -> None:
+            while len(cancelled) < 2:
+                try:
+                    await super().run(handler)
+                except asyncio.CancelledError:
+                    cancelled.append(self.name)
+
+    monkeypatch.setattr(gateway, "CANCEL_SECONDS", 0.01)
+    async with gateways.open_gateway(db, ScriptedModel(), platforms=[StubbornPlatform("chat")]) as (opened, _):
+        await opened.wait_ready()
+    assert cancelled == ["chat"] * 2

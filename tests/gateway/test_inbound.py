@@ -169,6 +169,17 @@ async def test_edit_without_a_change_is_ignored(db: AsyncSessionDB) -> None:
     assert await edit("3", "One", other)
     assert await edit("4", "Two", one)
     assert await edit("5", "One", one), "back to the first text"
+    for settled in await db.mail.open_inbound(ROUTE):
+        await db.mail.settle_inbound(None, settled.id, "replaced" if settled.key == "1" else "ignored")
+    assert await edit("6", "One", one), "back to the first text after another one was settled"
+
+
+async def test_refusal_goes_to_the_chat_that_the_reply_would_go_to(db: AsyncSessionDB) -> None:
+    woken: list[str] = []
+    at = inbound.InboundHandler(db, lambda _: None, checks=[refuse], wake_sender=woken.append)
+    assert await at.receive(incoming(home="telegram", home_chat="dm:42")) is None
+    (refusal,) = await db.mail.due_outgoing("telegram")
+    assert (refusal.chat, woken) == ("dm:42", ["telegram"])
 
 
 async def test_deletion_of_a_message_withdraws_its_edits(db: AsyncSessionDB) -> None:

@@ -35,6 +35,7 @@ SECRET, TITLE = "numbat", "Quokka plans"
 DM = {"chat": "ann", "sender": "ann"}
 GROUP = {"kind": "group", "chat": "g", "sender": "ann"}
 SHARED = {"kind": "group", "chat": "shared", "sender": "ann"}
+OWN_CHATS = (("chat", "ann"), ("chat", "g"), ("chat", "shared"), ("far", "phone"))
 OWNERS = ("chat:ann", "chat:group:shared", "http:ann")
 NAMED = {"x-conversation-id": "plans"}
 SETTINGS = gateway_settings.GatewaySettings(
@@ -117,16 +118,18 @@ class Stage:
         self.sent = 0
 
     async def ask(self, line: str, platform: str = "chat", **where: str) -> str:
-        """Send a line from a chat or over HTTP; return all that the chat or the client gets until it is settled."""
+        """Send a line from a chat or over HTTP; return all that the client, or chats other than Ann's, get for it."""
         if platform == "http":
             answered = await self.web.ask(line, headers={**http_gateway.BOB, **NAMED})
             return f"{answered.headers}\n{answered.text}"
         self.sent += 1
-        chat, key, before = self.chats[platform], f"k{self.sent}", len(self.chats[platform].sent)
-        if await chat.say(line, key=key, **where) is not None:
+        key, before = f"k{self.sent}", {name: len(chat.sent) for name, chat in self.chats.items()}
+        if await self.chats[platform].say(line, key=key, **where) is not None:
             await gateways.wait_settled(self.db, key, platform=platform)
         await gateways.wait_sent(self.db)
-        return "\n".join(repr(each) for each in chat.sent[before:] if each.address["chat"] == where["chat"])
+        sent = [each for name, chat in self.chats.items() for each in chat.sent[before[name] :]]
+        others = {*OWN_CHATS} - {(platform, where["chat"])}
+        return "\n".join(repr(each) for each in sent if (each.platform, each.address["chat"]) not in others)
 
     @asynccontextmanager
     async def agent(self, identity: str, owner: str = "") -> AsyncIterator[tuple[runtime.Runtime, AIAgent]]:
@@ -293,7 +296,7 @@ SHOWING = ("/sessions", "/search quokka", "/status", "/recall 1", "/pin", "/memo
         pytest.param(
             Sender({"platform": "far", "chat": "phone", "sender": "phone"}, "far:phone", "chat:ann"),
             SHOWING,
-            READING,
+            (*READING, "read_file"),
             id="a linked chat",
         ),
     ],

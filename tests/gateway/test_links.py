@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, events, types
+from holdfast import AsyncSessionDB, content_parts, events, types
+from holdfast.agent import turn_lease
 from holdfast.gateway import commands, gateway, platform, routes, worker
 from holdfast.model import ScriptedModel
 from holdfast.runtime import linked_chats
 from holdfast.store.mail import contacts
-from tests.support import gateways, http_gateway, memory_platform, runtimes
+from tests.support import agents, gateways, http_gateway, memory_platform, runtimes
 from tests.support.gateways import texts, wait_settled
 
 
@@ -43,11 +44,22 @@ def find_code(text: str) -> str:
 
 
 @asynccontextmanager
-async def open_phones(db: AsyncSessionDB, **given: Any) -> AsyncIterator[tuple[gateway.Gateway, Phone, Phone]]:
-    one, two = Phone("red"), Phone("blue")
+async def open_phones(
+    db: AsyncSessionDB, kind: type[Phone] = Phone, others: Sequence[Phone] = (), **given: Any
+) -> AsyncIterator[tuple[gateway.Gateway, Phone, Phone]]:
+    one, two = kind("red"), kind("blue")
     model = ScriptedModel([f"Reply {number}." for number in range(1, 20)])
-    async with gateways.open_gateway(db, model, platforms=[one, two], **given) as (opened, _):
+    async with gateways.open_gateway(db, model, platforms=[one, two, *others], **given) as (opened, _):
         yield opened, one, two
+
+
+@asynccontextmanager
+async def open_linked(*args: Any, **given: Any) -> AsyncIterator[tuple[gateway.Gateway, Phone, Phone]]:
+    """Open two chats, and link the second to the first, which has a conversation."""
+    async with open_phones(*args, **given) as (opened, red, blue):
+        await red.ask("Hello")
+        await red.link(blue)
+        yield opened, red, blue
 
 
 async def test_linked_chats_share_the_conversation_and_show_the_turns_of_each_other(db: AsyncSessionDB) -> None:
@@ -62,10 +74,35 @@ async def test_linked_chats_share_the_conversation_and_show_the_turns_of_each_ot
         assert (head.owner, head.last_seq) == ("red:local", 6)
 
 
-async def test_link_off_separates_the_chat_at_once(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
+async def test_turn_is_copied_once_to_every_linked_chat(db: AsyncSessionDB) -> None:
+    green, web = Phone("green"), Phone("http")
+    async with open_phones(db, others=[green, web]) as (opened, red, blue):
         await red.ask("Hello")
+        for other in (blue, green, web):
+            await red.link(other)
+        await red.ask("Again")
+        for other in (blue, green):
+            assert texts(await other.replies(3))[1:] == ["You on red: Again", "Reply 2."]
+        await gateways.wait_idle(opened, db)
+        assert len(web.sent) == 1, "an HTTP client receives nothing but the response to its request"
+
+
+async def test_copy_of_a_repeated_turn_has_the_reply_of_the_earlier_attempt(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        for text in ("Hello", "Again"):
+            await red.ask(text)
         await red.link(blue)
+        (head,) = await db.list_sessions()
+        said, *_ = await db.transcript(head.id)
+        home = await db.mail.last_chat(head.id)
+        assert home is not None
+        result = agents.turn_result(final_response="Reply 2.", messages=(said,))
+        await linked_chats.TurnCopies(db, head.id, home.route, lambda _: None).finish(result)
+        assert texts(await blue.replies(3))[1:] == ["You on red: Hello", "Reply 2."]
+
+
+async def test_link_off_separates_the_chat_at_once(db: AsyncSessionDB) -> None:
+    async with open_linked(db) as (_, red, blue):
         assert await blue.ask("/link off") == commands.UNLINKED
         assert await blue.ask("/link off") == commands.NOT_LINKED
         assert "Hello" not in await blue.ask("/sessions")
@@ -77,9 +114,7 @@ async def test_link_off_separates_the_chat_at_once(db: AsyncSessionDB) -> None:
 
 async def test_chat_of_an_unlinked_sender_does_not_continue_the_conversation(db: AsyncSessionDB) -> None:
     """An operator removes the link while the route still leads to the conversation."""
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (_, _, blue):
         await db.contacts.unlink("blue", "local")
         await blue.ask("Who am I?")
         (settled,) = await wait_settled(db, str(blue.count), platform="blue")
@@ -88,9 +123,7 @@ async def test_chat_of_an_unlinked_sender_does_not_continue_the_conversation(db:
 
 
 async def test_first_chat_ends_the_links_to_it_and_keeps_its_conversation(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (_, red, blue):
         assert await red.ask("/link off") == commands.UNLINKED_OTHERS
         await red.ask("Still here")
         await blue.ask("Who am I?")
@@ -99,18 +132,14 @@ async def test_first_chat_ends_the_links_to_it_and_keeps_its_conversation(db: As
 
 
 async def test_link_off_ends_the_links_to_a_chat_whose_own_link_was_changed(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (_, red, _):
         await db.contacts.link("red", "local", "")
         assert await red.ask("/link off") == f"{commands.UNLINKED_OTHERS}\n{commands.UNLINKED}"
         assert await db.contacts.links() == []
 
 
 async def test_new_code_neither_changes_nor_restores_a_link(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (opened, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (opened, _, blue):
         find_code(await blue.ask("/link"))
         assert await db.contacts.linked_owner("blue", "local") == "red:local"
         stale = await db.mail.inbound_by_key("blue", str(blue.count))
@@ -126,9 +155,7 @@ async def test_new_code_neither_changes_nor_restores_a_link(db: AsyncSessionDB) 
 async def test_queued_message_is_refused_after_the_link_to_its_conversation_was_removed(
     begun: bool, db: AsyncSessionDB
 ) -> None:
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (_, _, blue):
         await blue.ask("Linked")
     (head,) = await db.list_sessions()
     last = await db.mail.inbound_by_key("blue", str(blue.count))
@@ -148,9 +175,7 @@ async def test_queued_message_is_refused_after_the_link_to_its_conversation_was_
 
 
 async def test_message_in_a_group_does_not_stop_the_copies_of_a_direct_turn(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (opened, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (opened, red, blue):
         (head,) = await db.list_sessions()
         async with opened.runtimes.use(routes.Principal("red:local", "red:local", linked=True)) as found:
             await red.ask("In the group", chat="choir", kind="group")
@@ -158,7 +183,7 @@ async def test_message_in_a_group_does_not_stop_the_copies_of_a_direct_turn(db: 
         assert texts(await blue.replies(3))[1] == "You elsewhere: In private"
 
 
-async def test_direct_chat_is_not_copied_to_a_group(db: AsyncSessionDB) -> None:
+async def test_turns_are_copied_neither_to_nor_from_a_group(db: AsyncSessionDB) -> None:
     group = {"chat": "choir", "kind": "group"}
     async with open_phones(db) as (opened, red, blue):
         await red.ask("In the group", **group)
@@ -167,8 +192,91 @@ async def test_direct_chat_is_not_copied_to_a_group(db: AsyncSessionDB) -> None:
         await red.link(blue)
         await red.ask(f"/resume {head.id}")
         await red.ask("In private")
+        await red.ask("In the group again", **group)
         await gateways.wait_idle(opened, db)
-        assert [each.text for each in red.sent if each.address["chat"] == "choir"] == ["Reply 1."]
+        assert [each.text for each in red.sent if each.address["chat"] == "choir"] == ["Reply 1.", "Reply 4."]
+        assert not [text for text in texts([*red.sent, *blue.sent]) if text.startswith("You on ")]
+
+
+async def test_running_turn_is_shown_in_the_linked_chat(db: AsyncSessionDB) -> None:
+    gate, red, blue = agents.Gate(), Phone("red"), Phone("blue")
+    model, tools = ScriptedModel(["Hi.", agents.calls("wait"), "Done."]), [agents.tool("wait", gate)]
+    async with gateways.open_gateway(db, model, platforms=[red, blue], tools=tools):
+        await red.ask("Hello")
+        await red.link(blue)
+        await red.say("Long job", key="job")
+        await gate.reached.wait()
+        assert texts(await blue.replies(2))[1:] == ["You on red: Long job"]
+        assert "turn          running elsewhere (loopback), 0 waiting" in await blue.ask("/status")
+        assert await blue.ask("/stop") == turn_lease.RUNNING.format("loopback")
+        gate.go.set()
+        assert texts(await blue.replies(5))[4:] == ["Done."]
+
+
+async def test_reply_to_a_notice_is_copied(db: AsyncSessionDB) -> None:
+    async with open_linked(db) as (opened, red, blue):
+        await blue.ask("From here")
+        known = len(await red.replies(4))
+        (head,) = await db.list_sessions()
+        await db.mail.add_inbox_entry(head.conversation_id, "n1", "The build ended with 0.", kind="process")
+        opened.router.wake()
+        assert texts(await red.replies(known + 1))[known:] == ["Reply 3."]
+        await gateways.wait_idle(opened, db)
+        assert (texts(blue.sent)[-1], len(red.sent)) == ("Reply 3.", known + 1)
+
+
+async def test_notice_of_the_program_is_not_copied_as_words_of_the_user(db: AsyncSessionDB) -> None:
+    async with open_linked(db) as (opened, red, blue):
+        (head,) = await db.list_sessions()
+        known, home = len(blue.sent), await db.mail.last_chat(head.id)
+        assert home is not None
+        content = [content_parts.notice("The build ended with 0.", "process")]
+        await db.append_messages(head.id, [types.NewMessage(role="user", content=content)])
+        (notice,) = await db.transcript(head.id, head.last_seq)
+        copies = linked_chats.TurnCopies(db, head.id, home.route, lambda _: None)
+        copies.on_event(events.MessageStored(notice.seq, notice.uid, "user"))
+        await copies.finish(agents.turn_result(messages=(notice,)))
+        await red.ask("Done?")
+        assert texts(await blue.replies(known + 2))[known:] == ["You on red: Done?", "Reply 2."]
+        await gateways.wait_idle(opened, db)
+
+
+class Pager(Phone):
+    @property
+    def limit(self) -> int:
+        return 160
+
+
+async def test_copy_keeps_to_the_limit_of_its_platform(db: AsyncSessionDB) -> None:
+    async with open_linked(db, kind=Pager) as (_, red, blue):
+        known = len(blue.sent)
+        await red.ask("word " * 180)
+        copy, reply = texts(await blue.replies(known + 2))[known:]
+        assert (100 < len(copy) <= 160, copy.endswith(linked_chats.SHORTENED.format(seq=3))) == (True, True)
+        assert reply == "Reply 2."
+
+
+async def test_notice_is_shown_only_in_the_chat_of_its_turn(db: AsyncSessionDB) -> None:
+    gate, group = agents.Gate(), {"chat": "choir", "kind": "group"}
+    noted = agents.calls("memory", memory='{"action": "remember", "text": "Likes tea."}')
+    model = ScriptedModel(["Hi.", "In the group.", agents.calls("wait"), noted, *["Good."] * 3])
+    red, blue, tools = Phone("red"), Phone("blue"), [agents.tool("wait", gate)]
+    async with gateways.open_gateway(db, model, platforms=[red, blue], remembers=True, tools=tools) as (opened, _):
+        await red.ask("Hello")
+        (head,) = await db.list_sessions()
+        await red.link(blue)
+        await red.ask("Hi all", **group)
+        await red.ask(f"/resume {head.id}", **group)
+        await red.say("Remember that I like tea", key="private")
+        await gate.reached.wait()
+        await red.say("What time is it?", key="group", **group)
+        await blue.say("Meanwhile", key="linked")
+        for platform_name, key in (("red", "group"), ("blue", "linked")):
+            await gateways.wait_begun(db, key, platform_name)
+        gate.go.set()
+        await gateways.wait_idle(opened, db)
+    noticed = [(each.platform, each.chat) for each in (*red.sent, *blue.sent) if each.text.startswith("Added to mem")]
+    assert noticed == [("red", "dm:local")]
 
 
 @pytest.mark.parametrize("access", ["denied", "forgotten", "not allowed by the settings", "unlinked"])
@@ -178,9 +286,7 @@ async def test_sender_without_access_gets_no_copies(access: str, db: AsyncSessio
     async def may_speak(_platform: str, sender: str) -> bool:
         return sender not in revoked
 
-    async with open_phones(db, may_speak=may_speak) as (opened, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db, may_speak=may_speak) as (opened, red, blue):
         match access:
             case "denied":
                 await db.contacts.deny("blue", "local")
@@ -210,17 +316,14 @@ async def test_queued_copy_is_sent_only_while_its_recipient_is_linked_to_its_own
         assert texts(blue.sent) == (["Between us"] if owner == "red:local" else [])
 
 
-async def test_turns_are_not_copied_to_a_chat_that_other_people_joined(
-    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def is_direct(_: Phone, address: dict[str, Any]) -> bool:
-        return address["chat"] not in joined
-
+async def test_turns_are_not_copied_to_a_chat_that_other_people_joined(db: AsyncSessionDB) -> None:
     joined = set[str]()
-    monkeypatch.setattr(Phone, "is_direct", is_direct, raising=False)
-    async with open_phones(db) as (opened, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+
+    class SharedPhone(Phone):
+        async def is_direct(self, address: dict[str, Any]) -> bool:
+            return address["chat"] not in joined
+
+    async with open_linked(db, SharedPhone) as (opened, red, blue):
         await red.ask("Only you")
         assert texts(await blue.replies(3))[1:] == ["You on red: Only you", "Reply 2."]
         joined.add(blue.sent[-1].address["chat"])
@@ -230,9 +333,7 @@ async def test_turns_are_not_copied_to_a_chat_that_other_people_joined(
 
 
 async def test_notices_are_not_sent_to_an_unlinked_chat(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (opened, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (opened, red, blue):
         await blue.ask("From here")
         (head,) = await db.list_sessions()
         await db.contacts.unlink("blue", "local")
@@ -247,12 +348,20 @@ async def test_notices_are_not_sent_to_an_unlinked_chat(db: AsyncSessionDB) -> N
 
 @pytest.mark.parametrize("line", ["/link", "/link ABCDEFGH", "/link off"])
 async def test_groups_cannot_be_linked_and_do_not_use_a_link(line: str, db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await red.link(blue)
+    async with open_linked(db) as (_, _, blue):
         group = {"chat": "choir", "kind": "group"}
         assert await blue.ask(line, **group) == commands.DIRECT_ONLY
         assert "Hello" not in await blue.ask("/sessions", **group)
+
+
+async def test_code_that_a_group_has_read_is_revoked(db: AsyncSessionDB) -> None:
+    async with open_phones(db) as (_, red, blue):
+        await red.ask("Hello")
+        code = find_code(await red.ask("/link"))
+        answered = await red.ask(f"/link {code}", chat="choir", kind="group")
+        assert answered == f"{commands.DIRECT_ONLY}\n{commands.CODE_REVOKED}"
+        assert await blue.ask(f"/link {code}") == "The code is wrong, used or too old. Get a new one."
+        assert [each.sender for each in await db.contacts.links() if each.platform == "blue"] == []
 
 
 async def test_wrong_code_changes_nothing(db: AsyncSessionDB) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
-from holdfast.gateway import commands, message_policy, settings
+from holdfast.gateway import commands, message_policy, replies, settings
 from holdfast.model import ScriptedModel
 from tests.support import agents, gateways
 from tests.support.agents import Trickle, calls, shape, tool
@@ -204,6 +204,9 @@ async def test_turn_in_a_shared_chat_is_steered_by_its_sender_only(db: AsyncSess
         await turn.observe(**ben)
         found = await turn.finish("1", "2", "3")
     assert [each.outcome for each in found] == ["answered", "steered", "answered"]
+    steered = str(turn.model.requests[1].messages[-1].content)
+    note = replies.SPEAKERS.format(names='id "ann"')
+    assert steered == f"{note}\n\n> Quickly\n"
 
 
 # --- interrupt ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -180,6 +181,25 @@ async def test_question_is_not_answered_from_another_chat_of_its_conversation(db
         await wait_idle(opened, db)
     assert shell.ran == []
     assert {questions.NOT_SHOWN, questions.NOT_ALLOWED} <= set(texts(chat.sent))
+
+
+async def test_question_is_shown_once_all_of_it_was_delivered_before_the_answer(db: AsyncSessionDB) -> None:
+    async def is_shown(**given: Any) -> bool:
+        answer, _ = await db.mail.add_inbound(new_inbound(str(given), "/approve", platform="far", chat="c", **given))
+        return bool(await questions._shown_questions(db, answer, "talk", {"r"}))
+
+    await db.create_session("talk", source="test")
+    keys = [questions.QuestionKey(1, "r", part, 2).text for part in range(2)]
+    assert [questions.question_of(each) is None for each in keys] == [True, False]  # The last part has the buttons.
+    part = types.NewOutgoing(platform="far", chat="c", address={}, text="?", kind="question")
+    posted = [await db.mail.post(part, key=each, conversation_id="talk") for each in keys]
+    late = time.time() + 60
+    for each in posted:
+        assert not await is_shown(at=late + each.id)
+        assert await db.mail.mark_delivered(each.id)
+    assert not await is_shown(at=posted[0].at - 1)
+    assert not await is_shown(at=late, home="near")
+    assert await is_shown(at=late)
 
 
 async def test_approval_sent_before_its_question_was_shown_does_not_count(db: AsyncSessionDB) -> None:

@@ -1,4 +1,4 @@
-"""Requests to Anthropic: any context becomes a valid request, and the same bytes every time."""
+"""Requests to Anthropic: any context becomes a valid request, also to the SDK, and the same bytes every time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import hypothesis
 import msgspec
+import pydantic
 import pytest
+from anthropic.types import message_create_params
 from hypothesis import strategies
 
 from holdfast import content_parts, types
@@ -19,6 +21,7 @@ from tests.support.provider_calls import (
     any_message,
     call,
     call_message,
+    expand,
     message,
     reasoning,
     result_message,
@@ -254,6 +257,9 @@ def test_request_has_no_metadata_and_no_unpaired_surrogates() -> None:
     assert "secret" not in bytes(request_common.encode(body)).decode("utf-8")
 
 
+KNOWN = pydantic.TypeAdapter(message_create_params.MessageCreateParamsStreaming)
+
+
 @hypothesis.given(strategies.lists(any_message("anthropic"), max_size=12))
 def test_any_context_becomes_a_valid_request(messages: list[types.Message]) -> None:
     turns = anthropic_body(messages)["messages"]
@@ -273,4 +279,6 @@ def test_any_context_becomes_a_valid_request(messages: list[types.Message]) -> N
         assert seen.isdisjoint(open_calls)
         seen.update(open_calls)
     assert not open_calls
-    assert len(marks(anthropic_body(messages, system="S", tools=[TOOL]))) <= 4
+    body = anthropic_body(messages, system="S", tools=[TOOL], temperature=1.0)
+    assert len(marks(body)) <= 4
+    assert expand(KNOWN.validate_python(body)) == body

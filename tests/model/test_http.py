@@ -43,13 +43,19 @@ async def read_answer(answer: Answer) -> list[httpx2.ServerSentEvent]:
         return await read(server.url)
 
 
-async def read_failure(answer: Answer, timeout: float = 5.0) -> errors.ModelError:
+async def read_failure(
+    answer: Answer, kind: type[errors.ModelError] = errors.ModelError, timeout: float = 5.0
+) -> errors.ModelError:
     async with Server(answer) as server:
-        with pytest.raises(errors.ModelError) as caught:
+        with pytest.raises(kind) as caught:
             await read(server.url, timeout=timeout)
     assert KEY not in str(caught.value)
     assert "private" not in str(caught.value)
     return caught.value
+
+
+async def read_data(client: http.HttpClient, url: str) -> list[str]:
+    return [event.data async for event in client.post_stream(url, b"{}")]
 
 
 STREAM = "data: Grüße 🌊\n\nevent: named\ndata: one\ndata: two\n\n: keep-alive\n\ndata:three\n\n".encode()
@@ -66,17 +72,13 @@ async def test_stream_is_utf8_with_any_content_type(kind: str | None) -> None:
 
 
 async def test_cut_connection_is_a_cut_after_an_event_and_unreachable_before() -> None:
-    error = await read_failure(Answer([replay_server.events("one"), b"data: tw"], cut=True))
-    assert isinstance(error, errors.ModelCut)
+    error = await read_failure(Answer([replay_server.events("one"), b"data: tw"], cut=True), errors.ModelCut)
     assert error.received == [httpx2.ServerSentEvent("message", "one")]  # type: ignore[attr-defined]
-    error = await read_failure(Answer([b"data: on"], cut=True))
-    assert isinstance(error, errors.ModelUnreachable)
-    assert error.retryable
+    assert (await read_failure(Answer([b"data: on"], cut=True), errors.ModelUnreachable)).retryable
 
 
 async def test_silence_is_an_error_before_and_after_the_first_event() -> None:
-    error = await read_failure(Answer(hang=True), timeout=0.05)
-    assert isinstance(error, errors.ModelUnreachable)
+    error = await read_failure(Answer(hang=True), errors.ModelUnreachable, timeout=0.05)
     assert "0.05 seconds" in str(error)
     for timeout in (0.2, 2.0, 20.0):  # on a busy machine the first event may arrive too late
         error = await read_failure(Answer([replay_server.events("one")], hang=True), timeout=timeout)
@@ -129,8 +131,8 @@ async def test_unreadable_certificate_file_is_reported(tmp_path: Path, monkeypat
 
 
 async def test_refusal_has_its_status_reason_and_delay() -> None:
-    error = await read_failure(replay_server.refusal(429, {"error": {"message": f"Slow, {KEY}"}}, retry_after="3"))
-    assert isinstance(error, errors.ModelBusy)
+    slow = replay_server.refusal(429, {"error": {"message": f"Slow, {KEY}"}}, retry_after="3")
+    error = await read_failure(slow, errors.ModelBusy)
     assert (error.status, error.retry_after, "Slow" in str(error)) == (429, 3.0, True)
 
 
@@ -154,14 +156,10 @@ async def test_answer_that_is_no_stream_is_an_error(answer: Answer, kind: type[e
 
 async def test_one_client_makes_concurrent_calls_and_reopens_after_close() -> None:
     client = http.HttpClient(ADVICE, HEADERS)
-
-    async def call(url: str) -> list[str]:
-        return [event.data async for event in client.post_stream(url, b"{}")]
-
     async with Server(Answer([replay_server.events("one")])) as server:
-        assert await asyncio.gather(*(call(server.url) for _ in range(40))) == [["one"]] * 40
+        assert await asyncio.gather(*(read_data(client, server.url) for _ in range(40))) == [["one"]] * 40
         await client.close()
-        assert await call(server.url) == ["one"]
+        assert await read_data(client, server.url) == ["one"]
         await client.close()
 
 
@@ -169,13 +167,9 @@ async def test_one_client_makes_concurrent_calls_and_reopens_after_close() -> No
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_client_works_in_another_event_loop() -> None:
     clients = [http.HttpClient(ADVICE, HEADERS)]
-
-    async def call(url: str) -> list[str]:
-        return [event.data async for event in clients[0].post_stream(url, b"{}")]
-
     # The server keeps the connection of the first loop open.
     with provider_process.serve(Answer([replay_server.events("one")])) as provider:
-        assert [asyncio.run(call(provider.url)), asyncio.run(call(provider.url))] == [["one"], ["one"]]
+        assert [asyncio.run(read_data(clients[0], provider.url)) for _ in range(2)] == [["one"]] * 2
     clients.clear()
     gc.collect()
 

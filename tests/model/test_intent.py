@@ -8,50 +8,25 @@ from hypothesis import strategies as st
 
 from holdfast.model import intent
 
-
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [
-        ("run ls -la", "ls -la"),
-        ("Run `make test` please", "make test"),
-        ("run the command uname -a", "uname -a"),
-        ("run\n```sh\ncd src\nls\n```", "cd src\nls"),
-        ("run ls\nand then we see", "ls"),
-        ("run the tests", ""),
-        ("run away with me", ""),
-    ],
-)
-def test_command_is_run_only_if_it_is_written_out(text: str, command: str) -> None:
-    assert intent.parse(text) == intent.Intent("run", command)
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("show me src/app.py", "src/app.py"),
-        ("please open the file /etc/hosts.", "/etc/hosts"),
-        ('read "my notes.txt"', "my notes.txt"),
-        ("show `weird name`", "weird name"),
-        ("what does notes.txt say about Bella?", "notes.txt"),
-    ],
-)
-def test_file_is_read_if_it_is_named(text: str, path: str) -> None:
-    assert intent.parse(text) == intent.Intent("read", path)
-
-
-@pytest.mark.parametrize(
-    ("text", "path", "content"),
-    [
-        ("create a file notes.txt with buy milk", "notes.txt", "buy milk"),
-        ("create a file todo with buy milk", "todo", "buy milk"),
-        ('please write the file "my notes.txt" with "a\nb".', "my notes.txt", "a\nb"),
-        ("create a new file called src/a.py containing `print(1)`", "src/a.py", "print(1)"),
-    ],
-)
-def test_file_is_written_if_name_and_content_are_given(text: str, path: str, content: str) -> None:
-    assert intent.parse(text) == intent.Intent("write", path, content)
-
-
+# A command is run only if it is written out, a file is read if it is named and written if its content is given.
+ACTIONS = {
+    "run ls -la": intent.Intent("run", "ls -la"),
+    "Run `make test` please": intent.Intent("run", "make test"),
+    "run the command uname -a": intent.Intent("run", "uname -a"),
+    "run\n```sh\ncd src\nls\n```": intent.Intent("run", "cd src\nls"),
+    "run ls\nand then we see": intent.Intent("run", "ls"),
+    "run the tests": intent.Intent("run", ""),
+    "run away with me": intent.Intent("run", ""),
+    "show me src/app.py": intent.Intent("read", "src/app.py"),
+    "please open the file /etc/hosts.": intent.Intent("read", "/etc/hosts"),
+    'read "my notes.txt"': intent.Intent("read", "my notes.txt"),
+    "show `weird name`": intent.Intent("read", "weird name"),
+    "what does notes.txt say about Bella?": intent.Intent("read", "notes.txt"),
+    "create a file notes.txt with buy milk": intent.Intent("write", "notes.txt", "buy milk"),
+    "create a file todo with buy milk": intent.Intent("write", "todo", "buy milk"),
+    'please write the file "my notes.txt" with "a\nb".': intent.Intent("write", "my notes.txt", "a\nb"),
+    "create a new file called src/a.py containing `print(1)`": intent.Intent("write", "src/a.py", "print(1)"),
+}
 QUESTIONS = [
     "what is my dog called?",
     "Anna lives where?",
@@ -61,7 +36,7 @@ QUESTIONS = [
     "где ключ",
     "أين المفتاح؟",
 ]
-TEXTS = {
+TEXTS: dict[intent.Kind, list[str]] = {
     "tell": [
         "read the book",
         "my dog is called Bella",
@@ -79,14 +54,16 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in TEXTS.items() for text in texts])
-def test_other_messages_have_their_kind(kind: str, text: str) -> None:
-    assert intent.parse(text) == intent.Intent(kind)
+INTENTS = [
+    *ACTIONS.items(),
+    *((text, intent.Intent(kind)) for kind, texts in TEXTS.items() for text in texts),
+    *((text, intent.Intent("ask", text[-intent.MAX_LENGTH :])) for text in [*QUESTIONS, "x " * 2_000 + "?"]),
+]
 
 
-@pytest.mark.parametrize("text", [*QUESTIONS, "x " * 2_000 + "?"])
-def test_question_is_found_by_its_mark_or_its_first_words(text: str) -> None:
-    assert intent.parse(text) == intent.Intent("ask", text[-intent.MAX_LENGTH :])
+@pytest.mark.parametrize(("text", "found"), INTENTS)
+def test_intent_of_a_message_is_found_by_its_form(text: str, found: intent.Intent) -> None:
+    assert intent.parse(text) == found
 
 
 @given(st.text(alphabet="run read `'\"a/.?\n", max_size=80))

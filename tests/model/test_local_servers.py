@@ -53,14 +53,12 @@ async def test_running_server_is_found(
     port_of: str, bodies: list[Any], kind: str, models: tuple[str, ...], window: int | None
 ) -> None:
     found = await find(*(respond(200, body) for body in bodies), kind=port_of)
-    assert found is not None
     assert (found.kind, found.models, found.window) == (kind, models, window)
 
 
 async def test_server_that_does_not_report_its_window_is_found_without() -> None:
     for failing in (NOT_FOUND, Answer(cut=True), respond(200, b"{oops")):
         found = await find(respond(200, LLAMA_CPP), failing)
-        assert found is not None
         assert found.window is None
 
 
@@ -141,7 +139,6 @@ async def test_server_of_another_user_is_not_trusted(address: str) -> None:
     uid = 65534 if root else own
     with subprocess.Popen([sys.executable, "-c", SERVE, str(uid), address], stdout=subprocess.PIPE) as process:
         try:
-            assert process.stdout is not None
             kind = providers.LocalServer("ollama", int(process.stdout.readline()), "")
             (found,) = await local_servers.find(60.0, kinds=[kind])
         finally:
@@ -152,7 +149,6 @@ async def test_server_of_another_user_is_not_trusted(address: str) -> None:
 
 async def test_server_of_this_user_or_a_service_account_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await find(respond(200, model_list({"id": "a", "owned_by": "me"})), kind="vllm")
-    assert found is not None
     assert found.uids == {os.getuid()}
     assert local_servers.is_trusted(found.uids)
     monkeypatch.setattr(local_servers, "SOCKET_TABLES", ("/nowhere",))

@@ -129,6 +129,7 @@ def test_temporary_error_is_a_cut_after_the_reply_has_begun(given: Any, before: 
         "AIzaSyA0123456789abcdefghij",
         "Bearer abcdef0123456789",
         "hunter22-secret",
+        "ghp_abcdefghij0123456789abcdefghij012345",
     ],
 )
 def test_error_never_repeats_a_key(secret: str) -> None:

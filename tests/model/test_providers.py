@@ -30,14 +30,11 @@ def test_every_provider_creates_a_model_that_retries(provider: str) -> None:
 
 def test_window_price_and_output_limit_come_from_the_tables() -> None:
     created = create("openai/gpt-5", attempts=1)
-    assert isinstance(created, model.OpenAIModel)
     assert (created.window, created._price) == (400_000, base.Price(1.25, 10, 0.125))
     assert create("openai/gpt-5", window=1_000).window == 1_000
     local = create("ollama/llama3.2", attempts=1)
-    assert isinstance(local, model.OpenAIModel)
     assert local._price == providers.FREE
     claude = create("anthropic/claude-sonnet-4-5", attempts=1)
-    assert isinstance(claude, model.AnthropicModel)
     assert claude._max_output == 64_000
     assert create("offline", environ={}).name == create("holdfast/offline", environ={}).name == "holdfast/offline"
 

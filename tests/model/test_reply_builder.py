@@ -13,7 +13,7 @@ def build(*deltas: base.Delta) -> base.Reply:
     return builder.reply()
 
 
-def test_text_and_reasoning_become_parts_in_their_order() -> None:
+def test_parts_are_in_their_order_and_calls_in_that_of_their_index() -> None:
     reply = build(
         base.ThinkingDelta("Let me "),
         base.ThinkingDelta("see."),
@@ -23,6 +23,9 @@ def test_text_and_reasoning_become_parts_in_their_order() -> None:
         base.FallbackDelta("other/model", "why"),
         base.ThinkingDelta("Hm."),
         base.ContentDelta(" Yes."),
+        base.ToolCallDelta(1, "b", "two", '{"x"'),
+        base.ToolCallDelta(0, "a", "one", "{}"),
+        base.ToolCallDelta(1, arguments=": 1}"),
         base.FinishDelta("stop"),
     )
     assert reply.parts == (
@@ -31,20 +34,5 @@ def test_text_and_reasoning_become_parts_in_their_order() -> None:
         content_parts.Reasoning("Hm.", "", "", "other"),
         content_parts.Text(" Yes."),
     )
-    assert (reply.text, reply.model) == ("The answer. Yes.", "other/model")
-
-
-def test_interleaved_calls_are_assembled_and_unfinished_ones_dropped() -> None:
-    pieces = [
-        base.ToolCallDelta(1, "b", "two", '{"x"'),
-        base.ToolCallDelta(0, "a", "one", "{"),
-        base.ToolCallDelta(1, arguments=": 1}"),
-        base.ToolCallDelta(0, arguments="}"),
-    ]
-    reply = build(
-        *pieces, base.UsageDelta(types.Usage(1, 1)), base.UsageDelta(types.Usage(7, 3)), base.FinishDelta("calls")
-    )
     assert reply.calls == (types.ToolCall("a", "one", "{}"), types.ToolCall("b", "two", '{"x": 1}'))
-    assert reply.usage == types.Usage(7, 3)
-    unfinished = build(base.ContentDelta("Half"), *pieces)
-    assert (unfinished.finish, unfinished.text, unfinished.calls) == ("cut", "Half", ())
+    assert (reply.text, reply.model) == ("The answer. Yes.", "other/model")

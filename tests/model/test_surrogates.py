@@ -32,13 +32,6 @@ def test_repaired_value_can_be_encoded(units: list[str]) -> None:
     assert json.loads(msgspec.json.encode(surrogates.repair(value))) == surrogates.repair(value)
 
 
-def test_texts_of_different_keys_are_not_joined() -> None:
-    joiner = surrogates.SurrogateJoiner[str]()
-    pieces = [joiner.add("one", "\ud83d"), joiner.add("two", "\ude00"), joiner.add("one", "\ude00")]
-    assert pieces == ["", "\ufffd", "\U0001f600"]
-    assert joiner.waiting == []
-
-
 @pytest.mark.parametrize("data", ["{", r'"\ud83d', r'["\ud83d", NaN]', r'{"x": "\ud83d"}'])
 def test_other_defects_are_refused(data: str) -> None:
     with pytest.raises(msgspec.DecodeError):

@@ -34,7 +34,7 @@ async def test_compaction_reports_its_outcome_and_every_client_is_informed() -> 
         assert (again["outcome"], again["session_id"]) == ("nothing_to_do", made["session_id"])
 
 
-@pytest.mark.parametrize("stop", ["session.interrupt", "/stop", "$/cancelRequest"])
+@pytest.mark.parametrize("stop", ["session.interrupt", "/stop", "$/cancelRequest", "session.close"])
 @pytest.mark.parametrize("method", METHODS)
 async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
     summary, started, _ = blocked_summary()
@@ -47,7 +47,7 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
             client.cancel(made)
         else:
             given = {"line": stop} if stop == "/stop" else {}
-            await client.call("command.exec" if given else stop, session_id="talk", **given)
+            stopped = await client.call("command.exec" if given else stop, session_id="talk", **given)
         response = await made
         if stop == "$/cancelRequest":
             assert response["error"]["code"] == -32800
@@ -55,23 +55,13 @@ async def test_compaction_can_be_stopped(method: str, stop: str) -> None:
             assert (response["result"]["outcome"], response["result"]["reason"]) == ("failed", STOPPED)
         else:
             assert response["result"]["output"][-1] == {"level": "warning", "text": STOPPED}
-        assert not (await client.call("session.interrupt", session_id="talk"))["interrupted"]
         assert await server.db.get_compression_lock_holder("talk") is None
         assert len(await server.db.sessions("talk")) == 1
-        assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
-
-
-async def test_close_stops_a_compaction() -> None:
-    summary, started, _ = blocked_summary()
-    async with rpc_client.connect(summarizer=FakeSummarizer(summary), background=False) as (server, client):
-        await fill(server.db, OVER_SOFT)
-        await client.call("session.resume", session_id="talk")
-        made = client.request("session.compress", session_id="talk")
-        await started.wait()
-        assert await client.call("session.close", session_id="talk") == {"session_id": "talk", "ended": True}
-        assert await server.end_reasons("talk") == ["tui_close"]
-        assert await server.db.get_compression_lock_holder("talk") is None
-        assert (await made)["result"]["reason"] == STOPPED
+        if stop == "session.close":
+            assert (stopped["ended"], await server.end_reasons("talk")) == (True, ["tui_close"])
+        else:
+            assert not (await client.call("session.interrupt", session_id="talk"))["interrupted"]
+            assert (await client.prompt("talk", "Hello"))["payload"]["text"] == "ok"
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import content_parts, errors, events
 from holdfast.rpc_server import session
-from tests.support import approvals, rpc_client
+from tests.support import approvals, polling, rpc_client
 from tests.support.compaction import compacting_agent, fill
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
@@ -108,7 +108,12 @@ async def test_queued_prompts_are_limited(
         server.model.say(*["a", None] * len(texts))
         for _ in texts:
             await client.wait_for("message.complete")
-        await client.call("prompt.submit", session_id=key, text="now")
+
+        async def is_accepted() -> bool:
+            return "result" in await client.request("prompt.submit", session_id=key, text="now")
+
+        # A prompt counts until the work after its turn is done, too.
+        await polling.until_async(is_accepted)
 
 
 async def test_attached_images_are_sent_with_the_next_prompt_only() -> None:

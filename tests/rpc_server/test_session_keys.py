@@ -12,21 +12,6 @@ OVER_HARD, OVER_SOFT = 90, 50
 """Exchanges beyond the hard threshold, and beyond the soft one."""
 
 
-async def test_compaction_in_a_turn_moves_the_key_before_the_reply() -> None:
-    async with rpc_client.connect(["ok"], summarizer=FakeSummarizer()) as (server, client):
-        await fill(server.db, OVER_HARD)
-        assert (await client.call("session.resume", session_id="talk"))["session_id"] == "talk"
-        reply = await client.prompt("talk", "Hello")
-        head = (await server.db.head("talk")).id
-        assert (head != "talk", reply["session_id"], reply["payload"]["text"]) == (True, head, "ok")
-        (moved,) = (each for each in client.events_of("session.info") if each["payload"]["previous"])
-        assert (moved["session_id"], moved["payload"]["previous"]) == (head, "talk")
-        assert client.events.index(moved) < client.events.index(reply)
-        # No event has a key that was not sent before.
-        keys = [each["session_id"] for each in client.events if each["session_id"]]
-        assert keys == sorted(keys, key=["talk", head].index)
-
-
 async def test_background_compaction_moves_the_key_and_is_not_interrupted() -> None:
     summary, started, proceed = blocked_summary()
     async with rpc_client.connect(["ok"], summarizer=FakeSummarizer(summary)) as (server, client):

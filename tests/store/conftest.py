@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +12,51 @@ import pytest
 
 from holdfast import SessionDB, fault_points
 from tests.support import conversations, postgres, two_hosts
+
+
+class Killed(BaseException):
+    """Raised at a fault point in place of a kill of the process: no code handles it."""
+
+
+@contextlib.contextmanager
+def killed_at(point: str, times: int = 1) -> Iterator[None]:
+    """Stop the block when it reaches a fault point for the given time; fail if it does not."""
+    reached: list[str] = []
+
+    def kill(name: str) -> None:
+        reached.append(name)
+        if reached.count(point) == times:
+            raise Killed
+
+    fault_points.hook = kill
+    try:
+        with pytest.raises(Killed):
+            yield
+    finally:
+        fault_points.hook = None
+
+
+def call_in_fork(call: Callable[[], str]) -> str:
+    """Return the result of a call in a forked child that has ended and was reaped."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, call().encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        result = file.read()
+    os.waitpid(child, 0)
+    return result
+
+
+@pytest.fixture
+def role() -> Iterator[str]:
+    """The name of a new PostgreSQL role without privileges."""
+    name, admin = f"r{secrets.token_hex(6)}", postgres.admin()
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 @pytest.fixture

@@ -75,18 +75,10 @@ def test_sqlstate_becomes_an_error_of_its_kind(state: str, kind: type[errors.Sto
 # --- servers that refuse writes, or connections, for a while ------------------------------------------------------
 
 
-@pytest.fixture
-def role() -> Iterator[str]:
-    """A superuser role with settings."""
-    name, admin = f"r{postgres.secrets.token_hex(6)}", postgres.admin()
-    admin.execute(f"CREATE ROLE {name} SUPERUSER LOGIN")
-    yield name
-    admin.execute(f"DROP ROLE {name}")
-
-
 def test_write_waits_while_the_store_is_read_only(role: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a host name leads to a standby until the primary is back: no connection to it is kept."""
     address = address.replace(f"{postgres.USER}@", f"{role}@")
+    postgres.admin().execute(f"ALTER ROLE {role} SUPERUSER")
     with SessionDB(f"{address}&application_name={role}") as db:
         conversations.begin(db, "talk", "a")
         postgres.admin().execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")

@@ -14,6 +14,7 @@ from holdfast.store import store_meta
 from holdfast.store.backup import backup
 from holdfast.store.backup import schedule as backup_schedule
 from holdfast.store.transfer import copy_tables
+from tests.store.conftest import killed_at
 from tests.support import backends, conversations, full_store, postgres, random_histories
 
 
@@ -31,29 +32,6 @@ WAYS = {
     "from postgres": (in_postgres, in_memory),
     "between servers": (in_postgres, in_postgres),
 }
-
-
-class Interrupted(BaseException):
-    """Raised by a hook where a process would have been killed."""
-
-
-def interrupt(
-    source: SessionDB, target: SessionDB, at: Callable[[str], bool], restore_from: Path | None = None
-) -> bool:
-    """Stop a copy, or a restore, at a fault point; return whether it came there."""
-
-    def hook(point: str) -> None:
-        if at(point):
-            raise Interrupted
-
-    fault_points.hook = hook
-    try:
-        target.admin.restore(restore_from) if restore_from else source.admin.copy_to(target.admin)
-    except Interrupted:
-        return True
-    finally:
-        fault_points.hook = None
-    return False
 
 
 @pytest.fixture
@@ -170,7 +148,8 @@ def test_killed_restore_into_postgres_goes_on_and_replaces_nothing(
 ) -> None:
     filled.admin.backup(tmp_path / "kept.db")
     with in_postgres(clock) as target:
-        assert interrupt(filled, target, lambda point: point == "copy.checked", restore_from=tmp_path / "kept.db")
+        with killed_at("copy.checked"):
+            target.admin.restore(tmp_path / "kept.db")
         target.admin.restore(tmp_path / "kept.db")
         filled.driver.write("restore", backup.settle_open_mail)  # the restored store does not send open mail
         assert full_store.dump(target) == full_store.dump(filled)
@@ -181,8 +160,8 @@ def test_killed_restore_into_postgres_goes_on_and_replaces_nothing(
 
 @pytest.mark.parametrize("point", ["copy.import_message", "copy.committing"])
 def test_interrupted_copy_starts_over_with_the_current_state(filled: SessionDB, target: SessionDB, point: str) -> None:
-    reached = iter([False, True] if point == "copy.committing" else [True])  # the first commit is the mark
-    assert interrupt(filled, target, lambda name: name == point and next(reached))
+    with killed_at(point, times=2 if point == "copy.committing" else 1):  # the first commit is the mark
+        filled.admin.copy_to(target.admin)
     assert target.admin.is_unfinished_copy()
     assert target.list_sessions() == []
     conversations.say(filled, "talk", "later")
@@ -196,7 +175,8 @@ def test_interrupted_copy_starts_over_with_the_current_state(filled: SessionDB, 
 def test_unverified_copy_is_not_finished_after_either_side_changed(
     source: SessionDB, target: SessionDB, written_to: str
 ) -> None:
-    assert interrupt(source, target, lambda point: point == "copy.checked")
+    with killed_at("copy.checked"):
+        source.admin.copy_to(target.admin)
     conversations.begin(source if written_to == "source" else target, "mine", "hello")
     with pytest.raises(errors.CopyUnfinished, match="Delete it and copy again") as caught:
         source.admin.copy_to(target.admin)
@@ -245,7 +225,8 @@ def test_unfinished_copy_of_another_store_is_refused(source: SessionDB, target: 
     later = conversations.Clock(conversations.NOON + 1)
     with in_memory(later) as other:
         conversations.begin(other, "other", "hello")
-        assert interrupt(source, target, lambda point: point == "copy.checked")
+        with killed_at("copy.checked"):
+            source.admin.copy_to(target.admin)
         with pytest.raises(errors.CopyRefused):
             other.admin.copy_to(target.admin)
 

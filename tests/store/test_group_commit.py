@@ -160,23 +160,21 @@ def test_parts_of_a_reply_are_consecutive(pair: two_hosts.Pair, other_sends: str
     assert max(each.id for each in first) < min(each.id for each in second)
 
 
-def count_blocked(pair: two_hosts.Pair, longer_than: str = "0 ms") -> int:
-    """Count the connections of the other host that wait for a lock, for so long by now."""
+def count_blocked(pair: two_hosts.Pair, longer_than: str) -> int:
+    """Count the connections of the other host that have waited for a lock for so long."""
     blocked = """SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND cardinality(pg_blocking_pids(pid)) > 0
         AND clock_timestamp() - query_start >= %s::interval"""
     return len(postgres.admin().execute(blocked, (pair.name, longer_than)).fetchall())
 
 
 @contextlib.contextmanager
-def chat_leases_locked(pair: two_hosts.Pair, *names: str) -> Iterator[threading.Event]:
-    """The first host locks the rows of these leases until the event is set."""
+def chat_lease_locked(pair: two_hosts.Pair, name: str) -> Iterator[threading.Event]:
+    """The first host locks the row of this lease until the event is set."""
     locked, done = threading.Event(), threading.Event()
-    for name in names:
-        pair.one.mail.acquire_chat_lease(name, holder="me")
+    pair.one.mail.acquire_chat_lease(name, holder="me")
 
     def hold(tx: Tx) -> None:
-        for name in names:
-            tx.one("claim_row", key=name)
+        tx.one("claim_row", key=name)
         locked.set()
         assert done.wait(60)
 
@@ -192,7 +190,7 @@ def chat_leases_locked(pair: two_hosts.Pair, *names: str) -> Iterator[threading.
 
 @pytest.mark.parametrize("has_refused_step", [True, False])
 async def test_blocked_step_of_a_group_delays_no_other(pair: two_hosts.Pair, has_refused_step: bool) -> None:
-    with chat_leases_locked(pair, "locked") as done:
+    with chat_lease_locked(pair, "locked") as done:
         async with AsyncSessionDB(pair.other) as db, asyncio.timeout(60):
             refused = [db.share(refused_arrival(pair.other, "r"))] if has_refused_step else []
             calls = [*refused, *(db.mail.acquire_chat_lease(name) for name in ("locked", "one", "two"))]

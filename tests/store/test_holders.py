@@ -15,6 +15,7 @@ import pytest
 from holdfast import process_info
 from holdfast.store import leases
 from holdfast.store.driver import UNIX, lease_clock
+from tests.store.conftest import call_in_fork
 
 # --- life and death --------------------------------------------------------------------------------------
 
@@ -107,16 +108,9 @@ def test_lease_clocks_read_each_others_times_and_no_other_boot() -> None:
 
 
 def test_forked_child_is_another_holder() -> None:
-    mine = leases.current_holder("it")
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, leases.encode_holder(leases.current_holder("it")).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as file:
-        theirs = leases.decode_holder(file.read())
-    os.waitpid(child, 0)
-    assert (theirs.pid, theirs.host) == (child, mine.host)
-    assert theirs.is_dead()
-    assert not mine.is_dead()
+    parent = leases.current_holder("it")
+    child = leases.decode_holder(call_in_fork(lambda: leases.encode_holder(leases.current_holder("it"))))
+    assert child.pid != parent.pid
+    assert child.host == parent.host
+    assert child.is_dead()
+    assert not parent.is_dead()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import msgspec
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast import errors, types
 from holdfast.store import message_codec
+from tests.store.conftest import call_in_fork
 from tests.support import conversations
 
 text = st.text(st.characters(codec="utf-8"))
@@ -50,6 +49,18 @@ def test_order_of_keys_does_not_matter(part: dict[str, object]) -> None:
     assert message_codec.encode([part]) == message_codec.encode([backwards])
 
 
+def test_body_is_decoded_on_access_only() -> None:
+    broken, newer, redacted = (
+        types.Message(1, "u", "talk", "assistant", 0.0, body)
+        for body in ("{not json", '{"content":"x","invented":{"later":true}}', "")
+    )
+    assert (broken.seq, broken.role, broken.redacted) == (1, "assistant", False)
+    with pytest.raises(errors.StoreCorrupt):
+        _ = broken.content
+    assert (newer.content, newer.tool_calls, newer.tool_call_id) == ("x", (), None)
+    assert (redacted.redacted, redacted.content, redacted.tool_calls, redacted.tool_call_id) == (True, "", (), None)
+
+
 # --- ids and digests -------------------------------------------------------------------------------------
 
 
@@ -62,29 +73,16 @@ def test_digest_covers_place_and_content_of_a_message() -> None:
 
 
 def test_generated_uids_grow_and_are_unique() -> None:
-    mine = [message_codec.generate_uid() for _ in range(2000)]
-    assert [uid[:16] for uid in mine] == sorted(uid[:16] for uid in mine)
+    uids = [message_codec.generate_uid() for _ in range(2000)]
+    assert [uid[:16] for uid in uids] == sorted(uid[:16] for uid in uids)
     generate = [lambda: [message_codec.generate_uid() for _ in range(500)]] * 4
-    found = [uid for uids in conversations.at_once(*generate) for uid in uids]
-    assert len(set(found) | set(mine)) == 4000
-
-
-FORKED = """
-import os
-from holdfast.store import message_codec
-message_codec.generate_uid()
-read, write = os.pipe()
-if os.fork() == 0:
-    os.write(write, message_codec.generate_uid()[16:24].encode())
-    os._exit(0)
-os.wait()
-print(os.read(read, 8).decode() != message_codec.generate_uid()[16:24])
-"""
+    found = [uid for others in conversations.at_once(*generate) for uid in others]
+    assert len(set(found) | set(uids)) == 4000
 
 
 def test_forked_child_generates_other_uids() -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
-    assert done.stdout == "True\n"
+    message_codec.generate_uid()
+    assert call_in_fork(message_codec.generate_uid)[16:24] != message_codec.generate_uid()[16:24]
 
 
 def test_depth_and_size_are_bounded() -> None:

@@ -193,8 +193,6 @@ def test_failed_notification_fails_no_write_and_the_next_one_reconnects() -> Non
 # --- hints -------------------------------------------------------------------------------------------------------
 
 ARRIVED = notifications.Hint("arrived", "chat:1")
-
-
 LONGEST = notifications.Hint("freed", "\U0001f480" * validation.MAX_ROUTE)
 
 

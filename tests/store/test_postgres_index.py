@@ -14,6 +14,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points
 from holdfast.store import queries
 from holdfast.store.search import postgres_index, query_parser
+from tests.store.conftest import killed_at
 from tests.support import conversations
 
 
@@ -60,25 +61,13 @@ def test_concurrent_hosts_index_each_message_once(address: str) -> None:
         assert len(one.search("gull", limit=1000)) == 120
 
 
-class Killed(BaseException):
-    """Stands for a killed process: nothing catches it, and the server rolls back."""
-
-
 @pytest.mark.parametrize("point", ["index.index_put", "index.committed"])
-def test_search_continues_an_update_that_was_killed(address: str, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(reached: str) -> None:
-        times.append(reached)
-        if times.count(point) == 2:
-            raise Killed
-
-    times: list[str] = []
+def test_search_continues_an_update_that_was_killed(address: str, point: str) -> None:
     with SessionDB(address) as db:
         for number in range(3):
             _talk(db, f"c{number}", f"the gull {number}", "and more")
-        monkeypatch.setattr(fault_points, "hook", kill)
-        with pytest.raises(Killed):
+        with killed_at(point, times=2):
             db.search("gull")
-    monkeypatch.setattr(fault_points, "hook", None)
     with SessionDB(address) as db:
         behind = 2 if point == "index.committed" else 4
         assert db.admin.search_status() == {"exists": True, "behind": behind, "errors": []}
@@ -110,21 +99,13 @@ def test_index_updated_step_by_step_equals_a_rebuilt_one(address: str, caplog: p
         assert _whole(address) == found
 
 
-def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(point: str) -> None:
-        if point == "delete.committed":
-            raise Killed
-
+def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(address: str) -> None:
     with SessionDB(address) as db:
         _talk(db, "c", "xylographer")
         assert db.admin.search_status() == {"exists": False, "behind": None, "errors": []}
         assert db.search("xylographer")
-        monkeypatch.setattr(fault_points, "hook", kill)
-        with pytest.raises(Killed):
+        with killed_at("delete.committed"):
             db.delete_conversation("c")
-    monkeypatch.setattr(fault_points, "hook", None)
     assert len(_words(address, "xylo%")) == 1
     with SessionDB(address) as db:
         db.admin.scrub()

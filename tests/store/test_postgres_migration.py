@@ -261,15 +261,6 @@ def test_database_with_another_encoding_is_refused_with_the_remedy() -> None:
 
 
 @pytest.fixture
-def role() -> Iterator[str]:
-    name = postgres.empty_schema()  # an unused name
-    admin = postgres.admin()
-    admin.execute(f"CREATE ROLE {name} NOLOGIN")
-    yield name
-    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
-
-
-@pytest.fixture
 def granted(made: Connection, role: str) -> str:
     """The address of the store for a role with the privileges that it needs, and no other."""
     for statement in postgres_migration.grant_statements(role, _schema(made)):

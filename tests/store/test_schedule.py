@@ -16,11 +16,18 @@ from tests.support import conversations
 Open = Callable[..., SessionDB]
 
 
-def fill(db: SessionDB) -> str:
+PICTURE = b"picture"
+
+
+def fill(db: SessionDB) -> SessionDB:
     conversations.begin(db, "talk", *"abc")
-    blob = db.blobs.put(b"picture")
-    conversations.attach(db, "talk", blob.digest)
-    return blob.digest
+    conversations.attach(db, "talk", db.blobs.put(PICTURE).digest)
+    return db
+
+
+@pytest.fixture
+def db(open_db: Open) -> SessionDB:
+    return fill(open_db())
 
 
 def note(db: SessionDB, key: str, value: str) -> None:
@@ -32,10 +39,9 @@ def scheduled(folder: Path) -> list[str]:
 
 
 def test_backup_is_made_when_due_in_every_folder_without_one(
-    open_db: Open, clock: conversations.Clock, tmp_path: Path
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
 ) -> None:
-    db, folder = open_db(), tmp_path / "real"
-    fill(db)
+    folder = tmp_path / "real"
     folder.mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(folder)
     assert db.admin.backup_if_due(folder, every_hours=24, keep=3) is not None
@@ -52,10 +58,9 @@ def test_backup_is_made_when_due_in_every_folder_without_one(
 
 
 def test_newest_backups_stay_and_other_files_are_left_alone(
-    open_db: Open, clock: conversations.Clock, tmp_path: Path
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
 ) -> None:
-    db, folder = open_db(), tmp_path / "backups"
-    digest = fill(db)
+    folder, digest = tmp_path / "backups", db.blobs.put(PICTURE).digest
     db.admin.backup(folder / "by-hand.db")
     (folder / "store-notes.db").write_text("precious")
     for _ in range(4):
@@ -66,21 +71,19 @@ def test_newest_backups_stay_and_other_files_are_left_alone(
     assert Path(report.path).name in scheduled(folder)
     kept = [path for path in folder.rglob(digest[2:]) if "by-hand" not in str(path)]
     assert len(kept) == 2
-    assert kept[0].samefile(kept[1])  # an attachment that did not change takes its room once
+    assert kept[0].samefile(kept[1])  # an attachment that did not change is stored once
     assert not kept[0].samefile(db.blobs.files.path(digest))
 
 
-def test_concurrent_processes_make_one_backup(open_db: Open, tmp_path: Path) -> None:
-    db, other = open_db(), open_db()
-    fill(db)
+def test_concurrent_processes_make_one_backup(db: SessionDB, open_db: Open, tmp_path: Path) -> None:
+    other = open_db()
     made = conversations.at_once(
         *(lambda each=each: each.admin.backup_if_due(tmp_path / "b", 24) for each in (db, other, db, other))
     )
     assert sum(report is not None for report in made) == 1
 
 
-def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
-    db = open_db()
+def test_failed_attempt_is_made_again(db: SessionDB, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for _ in range(2):
         with pytest.raises(errors.StoreUnusable):
@@ -90,12 +93,11 @@ def test_failed_attempt_is_made_again(open_db: Open, tmp_path: Path) -> None:
     assert db.admin.get_meta(store_meta.BACKUP_FAILED) is None
 
 
-# --- what must not keep one from being made ------------------------------------------------------------------
+# --- claims and clocks ----------------------------------------------------------------------------------------
 
 
-def test_backup_without_interval_ignores_the_claim_of_another_process(open_db: Open, tmp_path: Path) -> None:
-    db, folder = open_db(), tmp_path / "b"
-    fill(db)
+def test_backup_without_interval_ignores_the_claim_of_another_process(db: SessionDB, tmp_path: Path) -> None:
+    folder = tmp_path / "b"
     note(db, store_meta.BACKUP_CLAIMED, repr(conversations.Clock()()))
     assert db.admin.backup_if_due(folder, 24) is None
     made = [db.admin.backup_if_due(folder, 0) for _ in range(3)]
@@ -104,10 +106,9 @@ def test_backup_without_interval_ignores_the_claim_of_another_process(open_db: O
 
 
 def test_backups_are_made_and_kept_after_the_clock_was_wrong(
-    open_db: Open, clock: conversations.Clock, tmp_path: Path
+    db: SessionDB, clock: conversations.Clock, tmp_path: Path
 ) -> None:
-    db, folder = open_db(), tmp_path / "b"
-    fill(db)
+    folder = tmp_path / "b"
     for _ in range(2):
         assert db.admin.backup_if_due(folder, 24, keep=2) is not None
         clock.advance(86_400)
@@ -126,9 +127,8 @@ def test_backups_are_made_and_kept_after_the_clock_was_wrong(
 def test_store_restored_from_the_backup_of_another_stays_itself(
     open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
-    one, folder = open_db("a/holdfast.db"), tmp_path / "backups"
+    one, folder = fill(open_db("a/holdfast.db")), tmp_path / "backups"
     known, fresh = open_db("b/holdfast.db"), open_db("c/holdfast.db")
-    fill(one)
     first = one.admin.backup_if_due(folder, 24, keep=1)
     assert first is not None
     assert known.admin.backup_if_due(folder, 24, keep=1) is not None
@@ -143,7 +143,7 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
     assert len({db.admin.get_meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
 
 
-# --- what there is to tell -----------------------------------------------------------------------------------
+# --- reports ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -161,8 +161,8 @@ def test_overdue_and_failed_backups_are_reported(done: str | None, failed: str |
     assert warning is None if says is None else says in str(warning)
 
 
-def test_claim_is_acquired_once_and_released_by_its_holder_only(open_db: Open, clock: conversations.Clock) -> None:
-    db, now = open_db(), clock()
+def test_claim_is_acquired_once_and_released_by_its_holder_only(db: SessionDB, clock: conversations.Clock) -> None:
+    now = clock()
     claim = backup_schedule.BackupClaim(now, 3600.0, None)
     # The second call sees the rows and the retry state that a retry sees after a commit.
     assert db.driver.write("claim", lambda tx: (claim.acquire(tx), claim.acquire(tx))) == (True, True)

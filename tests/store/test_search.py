@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import apsw
 import pytest
 
-from holdfast import SessionDB, errors, fault_points
+from holdfast import SessionDB, errors
 from holdfast.store.search import query_parser
+from tests.store.conftest import killed_at
 from tests.support import backends
 
 SIDE = ("", "-wal", "-shm", ".queue")
@@ -93,16 +93,7 @@ def test_index_of_another_version_is_rebuilt(path: str, monkeypatch: pytest.Monk
         assert db.admin.update_search_index() == 0
 
 
-def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed(BaseException):
-        """Stands for a killed process."""
-
-    def kill(point: str) -> None:
-        if point == "delete.committed":
-            raise Killed
-
+def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(path: str) -> None:
     def is_found() -> bool:
         files = (Path(path + ".search" + suffix) for suffix in SIDE)
         return any(b"xylograph" in file.read_bytes() for file in files if file.exists())
@@ -111,37 +102,24 @@ def test_scrub_removes_words_of_a_deletion_that_did_not_reach_the_index(
         db.create_session("doomed", source="test")
         db.append_message("doomed", role="user", content="xylographer")
         assert db.search("xylographer")
-        monkeypatch.setattr(fault_points, "hook", kill)
-        with pytest.raises(Killed):
+        with killed_at("delete.committed"):
             db.delete_conversation("doomed")
-        monkeypatch.setattr(fault_points, "hook", None)
         assert is_found()
         db.admin.scrub()
         assert not is_found()
         assert [hit.seq for hit in db.search("heron")] == [1]
 
 
-LOCKER = """
-import apsw, sys
-connection = apsw.Connection(sys.argv[1])
-connection.execute("BEGIN IMMEDIATE")
-print("locked", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_locked_index_stops_no_write_and_no_search_and_is_updated_later(path: str) -> None:
     with SessionDB(path) as db:
         db.append_message("c", role="user", content="a second heron")
         assert len(db.search("heron")) == 2
-    command = [sys.executable, "-c", LOCKER, path + ".search"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as locker:
-        assert locker.stdout is not None
-        assert locker.stdout.readline() == "locked\n"
-        with SessionDB(path, write_timeout=0.05) as db:
-            db.append_message("c", role="user", content="a third heron")
-            db.redact("c", 1)
-            assert [hit.seq for hit in db.search("heron", own=True)] == [2]
-        locker.communicate("")
-    with SessionDB(path) as db:
+    other = apsw.Connection(path + ".search")
+    other.execute("BEGIN IMMEDIATE")
+    with SessionDB(path, write_timeout=0.05) as db:
+        db.append_message("c", role="user", content="a third heron")
+        db.redact("c", 1)
+        assert [hit.seq for hit in db.search("heron", own=True)] == [2]
+        other.execute("ROLLBACK")
+        other.close()
         assert sorted(hit.seq for hit in db.search("heron", own=True)) == [2, 3]

@@ -29,28 +29,6 @@ class Refused(Exception):
         self.code: int = error["code"]
 
 
-class ModelChoice:
-    """Two models: the usual one and `other/model`."""
-
-    def __init__(self, usual: Any) -> None:
-        self._usual, self._chosen = usual, dict[str, Any]()
-
-    def of(self, conversation_id: str) -> Any:
-        return self._chosen.get(conversation_id, self._usual)
-
-    async def listed(self) -> Sequence[str]:
-        return [self._usual.name, "other/model"]
-
-    async def choose(self, conversation_id: str, name: str) -> Any:
-        if name != "other/model":
-            raise errors.SettingInvalid(f"{name} is not available.")
-        self._chosen[conversation_id] = ScriptedModel(["the other one"], name=name)
-        return self._chosen[conversation_id]
-
-    def follow(self, conversation_id: str, origin: str) -> None:
-        self._chosen[conversation_id] = self.of(origin)
-
-
 class Program:
     """A program with a scripted model and one tool; it opens a runtime for each session."""
 
@@ -64,7 +42,7 @@ class Program:
         self.clients: list[Any] = []
         self.runtimes: list[runtime.Runtime] = []
         self.open = 0
-        self.choice = ModelChoice(model)
+        self.choice = agents.ModelChoice(model, ScriptedModel(["the other one"] * 9, name="other/model"))
 
     async def models(self) -> Sequence[str]:
         return await self.choice.listed()
@@ -112,20 +90,20 @@ class Editor(rpc_peers.MemoryChannel):
     async def send(self, frame: bytes) -> None:
         if self.broken.is_set():
             raise errors.Gone()
-        said = json.loads(frame)
-        self._wire.got(said)
-        self.frames.append(said)
+        message = json.loads(frame)
+        self._wire.got(message)
+        self.frames.append(message)
         await self.reads.wait()
-        if "method" not in said:
-            if (waiting := self._asked.pop(said["id"], None)) is not None:
-                waiting.set_result(said)
-        elif said["method"] == "session/request_permission":
-            self.questions.append(said["params"])
-            if (result := self.answer(said["params"])) is not None:
-                self.say({"jsonrpc": "2.0", "id": said["id"], "result": result})
+        if "method" not in message:
+            if (waiting := self._asked.pop(message["id"], None)) is not None:
+                waiting.set_result(message)
+        elif message["method"] == "session/request_permission":
+            self.questions.append(message["params"])
+            if (result := self.answer(message["params"])) is not None:
+                self.say({"jsonrpc": "2.0", "id": message["id"], "result": result})
         async with self._more:
-            if said.get("method") == "session/update":
-                self.updates.append(said["params"])
+            if message.get("method") == "session/update":
+                self.updates.append(message["params"])
             self._more.notify_all()
 
     def say(self, frame: dict[str, Any]) -> None:
@@ -190,6 +168,11 @@ class Editor(rpc_peers.MemoryChannel):
 
     def text(self, kind: str = "agent_message_chunk", session: str | None = None) -> str:
         return "".join(each["content"].get("text", "") for each in self.received(kind, session=session))
+
+    def statuses(self) -> dict[str, str]:
+        """Return the last status of each tool call."""
+        updates = self.received("tool_call", "tool_call_update")
+        return {each["toolCallId"]: each["status"] for each in updates if each.get("status")}
 
     def open_calls(self, session: str) -> set[str]:
         return self._wire.open_calls(session)

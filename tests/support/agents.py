@@ -50,10 +50,11 @@ class LoopClock:
 
 
 class ModelChoice:
-    """Two models; the first answers until another one is chosen."""
+    """Several models, by default `first` and `second`; the first answers until another one is chosen."""
 
-    def __init__(self) -> None:
-        self.models = {name: ScriptedModel([name] * 9, name=name) for name in ("first", "second")}
+    def __init__(self, *models: base.Model) -> None:
+        default = [ScriptedModel([name] * 9, name=name) for name in ("first", "second")]
+        self.models = {each.name: each for each in models or default}
         self.chosen: dict[str, str] = {}
 
     async def listed(self) -> Sequence[str]:
@@ -65,8 +66,8 @@ class ModelChoice:
         self.chosen[conversation_id] = name
         return self.models[name]
 
-    def chosen_for(self, conversation_id: str) -> base.Model:
-        return self.models[self.chosen.get(conversation_id, "first")]
+    def of(self, conversation_id: str) -> base.Model:
+        return self.models[self.chosen.get(conversation_id, next(iter(self.models)))]
 
     def follow(self, conversation_id: str, origin: str) -> None:
         if origin in self.chosen:
@@ -147,19 +148,27 @@ class Stuck:
         return ""
 
 
+def failing(error: BaseException) -> Callable[..., Awaitable[Any]]:
+    """Return an asynchronous function that raises this error."""
+
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
 class Trickle:
-    """A model that says some words and then hangs."""
+    """A model that sends some words or deltas and then hangs."""
 
     name = "trickle/model"
-    window = 1000
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
+    def __init__(self, *parts: str | base.Delta, window: int = 1000) -> None:
+        self.parts, self.window = parts, window
         self.stuck = Stuck()
 
     async def stream(self, request: base.Request):  # type: ignore[no-untyped-def]
-        for word in self.words:
-            yield base.ContentDelta(word)
+        for part in self.parts:
+            yield base.ContentDelta(part) if isinstance(part, str) else part
         await self.stuck()
 
     async def close(self) -> None:

@@ -63,9 +63,8 @@ class ApprovalRuntime:
 
     def __init__(self, db: AsyncSessionDB, script: Sequence[Any], *, shell: Shell | None = None, **given: Any) -> None:
         self.db, self.shell = db, shell or Shell()
-        store = given.pop("permissions", db.permissions)
         poll = given.pop("poll_seconds", runtime.POLL_SECONDS)
-        self.approvals = approvals.Approvals(store, law=given.pop("law", None), yes=given.pop("yes", False))
+        self.approvals = approvals.Approvals(db.permissions, law=given.pop("law", None), yes=given.pop("yes", False))
         self.model: base.Model = ScriptedModel(script)
 
         async def build(conversation_id: str) -> AIAgent:

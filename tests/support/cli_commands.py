@@ -9,10 +9,12 @@ from holdfast.cli import program
 Path = tuple[str, ...]
 
 
-def commands(group: click.Group = program.program, prefix: Path = ()) -> set[Path]:
-    """Return the words of each command, such as `sessions list`, without groups."""
-    context, paths = click.Context(group), set[Path]()
+def commands(group: click.Group = program.program, prefix: Path = ()) -> dict[Path, click.Command]:
+    """Return each command by its words, such as `sessions list`, without groups."""
+    context, found = click.Context(group), dict[Path, click.Command]()
     for name in group.list_commands(context):
-        found = group.get_command(context, name)
-        paths |= commands(found, (*prefix, name)) if isinstance(found, click.Group) else {(*prefix, name)}
-    return paths
+        command = group.get_command(context, name)
+        assert command is not None
+        path = (*prefix, name)
+        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
+    return found

@@ -89,15 +89,16 @@ class GrowingMeter(tokens.Meter):
 SUMMARY_USAGE = types.Usage(1_000, 50, cost=0.25)
 
 
-def priced_summarizer() -> summary.ModelSummarizer:
-    """Return a summarizer whose model reports `SUMMARY_USAGE` for its only summary."""
+def priced_reply(request: models.Request) -> models.Reply:
+    """Return a summary that is accepted and costs `SUMMARY_USAGE`."""
+    asked = content_parts.text(request.messages[0].content)
+    kept = asked.partition("word for word:\n")[2].partition("\n\n")[0]
+    return models.Reply((content_parts.Text(f"In short.\n{kept}"),), usage=SUMMARY_USAGE)
 
-    def summarize(request: models.Request) -> models.Reply:
-        asked = content_parts.text(request.messages[0].content)
-        kept = asked.partition("word for word:\n")[2].partition("\n\n")[0]
-        return models.Reply((content_parts.Text(f"In short.\n{kept}"),), usage=SUMMARY_USAGE)
 
-    return summary.ModelSummarizer(ScriptedModel([summarize], name="small/model", window=100_000))
+def priced_summarizer(*script: Any) -> summary.ModelSummarizer:
+    """Return a summarizer whose model gives these replies; by default, one priced summary."""
+    return summary.ModelSummarizer(ScriptedModel(script or [priced_reply], name="small/model", window=100_000))
 
 
 async def fill(db: AsyncSessionDB, exchanges: int = 40, name: str = "talk", owner: str = "") -> None:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, cast
 
+import apsw
 import psycopg
 
 from holdfast import SessionDB, types
@@ -20,7 +21,7 @@ from holdfast.store.driver import Row, Tx
 from holdfast.store.postgres import definitions
 from holdfast.store.sqlite import migration as sqlite_migration
 
-_SQL = queries.load("postgres")
+_SQL, _SQLITE_SQL = queries.load("postgres"), queries.load("sqlite")
 # Every check of fsck at once.
 _BROKEN = " UNION ALL ".join(f"(SELECT broken::text FROM ({_SQL[name]}) broken)" for name in fsck.CHECKS)
 
@@ -53,12 +54,17 @@ def report(db: SessionDB) -> types.Report | None:
 def _keeps_its_promises(target: str) -> bool:
     try:
         with _looking(target) as tx:
-            return not (tx.all("broken") or fsck._check_summaries(tx) or fsck._check_digests(tx, 0, None))
+            return not is_broken(tx)
     except psycopg.Error:
         return False
 
 
-class _Look:
+def is_broken(tx: Tx) -> bool:
+    """Return whether fsck would find a violation in the rows that a transaction sees."""
+    return bool(tx.all("broken") or fsck._check_summaries(tx) or fsck._check_digests(tx, 0, None))
+
+
+class Look:
     """The part of a transaction that fsck needs."""
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
@@ -69,12 +75,21 @@ class _Look:
         return self._connection.execute(sql, values or None, prepare=True).fetchall()
 
 
+class SqliteLook:
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def all(self, query: str, /, **values: Any) -> list[Row]:
+        names = fsck.CHECKS if query == "broken" else [query]
+        return [row for name in names for row in self._connection.execute(_SQLITE_SQL[name], values)]
+
+
 @contextlib.contextmanager
 def _looking(target: str) -> Iterator[Tx]:
     connection = _connection(os.getpid(), target)
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        yield cast("Tx", _Look(connection))
+        yield cast("Tx", Look(connection))
 
 
 _KEPT = 4  # A run has few stores, and uses each one repeatedly.

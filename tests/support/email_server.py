@@ -207,10 +207,11 @@ class MailServer:
         if found := re.fullmatch(r"UID STORE (\d+) \+FLAGS.SILENT \((.*)\)", command):
             self.flags(int(found[1])).update(found[2].split())
         elif found := re.fullmatch(r"UID FETCH (\d+) \((.*)\)", command):
-            raw = self.mails[int(found[1]) - 1][0]
-            section = found[2].replace(".PEEK", "")
-            if section == "RFC822.SIZE":
-                return f"* {found[1]} FETCH (UID {found[1]} RFC822.SIZE {len(raw)})\r\n".encode()
+            raw, flags = self.mails[int(found[1]) - 1]
+            if "BODY[" in found[2]:  # Without PEEK, reading a mail marks it.
+                flags.add("\\Seen")
+            section = found[2].split()[-1].replace(".PEEK", "")
             content = raw if section == "BODY[]" else raw.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
-            return f"* {found[1]} FETCH (UID {found[1]} {section} {{{len(content)}}}\r\n".encode() + content + b")\r\n"
+            head = f"* {found[1]} FETCH (UID {found[1]} RFC822.SIZE {len(raw)} {section} {{{len(content)}}}\r\n"
+            return head.encode() + content + b")\r\n"
         return b""

@@ -54,6 +54,12 @@ class FileTools:
     def text(self, name: str, **arguments: Any) -> str:
         return text_of(self(name, **arguments))
 
+    def refusal(self, name: str, **arguments: Any) -> str:
+        """Return the error of a call, which must fail."""
+        result = self(name, **arguments)
+        assert not result.ok, result
+        return text_of(result)
+
 
 def text_of(result: base.Result) -> str:
     assert isinstance(result.content, str), result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -51,7 +52,7 @@ def runtime_factory(
 
         async def build(conversation_id: str) -> AIAgent:
             options = {"owner": owner, "source": "loopback", "approvals": permissions, **given}
-            used = model.chosen_for(conversation_id) if isinstance(model, agents.ModelChoice) else model
+            used = model.of(conversation_id) if isinstance(model, agents.ModelChoice) else model
             return agents.agent(db, used, session_id=conversation_id, **options)
 
         async with runtime.Runtime(db, build, owner=owner, approvals=permissions, models=choice) as opened:
@@ -93,6 +94,18 @@ async def open_gateway(
         yield opened, cast("memory_platform.MemoryPlatform", chats[0])
 
 
+@asynccontextmanager
+async def run_platform(
+    db: AsyncSessionDB, model: models.Model, chat: platform.Platform, **given: Any
+) -> AsyncIterator[gateway.Gateway]:
+    """Run a gateway that is connected to a chat service; at the end, wait until every message is answered."""
+    # Tests store messages like another process, which only polling finds.
+    async with open_gateway(db, model, platforms=[chat], poll=0.02, **given) as (opened, _):
+        await opened.wait_ready()
+        yield opened
+        await wait_idle(opened, db)
+
+
 async def wait_settled(db: AsyncSessionDB, *keys: str, platform: str = "loopback") -> list[types.InboundMessage]:
     """Return these inbound messages as soon as each of them has an outcome."""
     found: list[types.InboundMessage] = []
@@ -114,11 +127,11 @@ async def settle(
     return found
 
 
-async def wait_begun(db: AsyncSessionDB, key: str) -> None:
+async def wait_begun(db: AsyncSessionDB, key: str, platform: str = "loopback") -> None:
     """Wait until a worker has begun this inbound message."""
 
     async def is_begun() -> bool:
-        found = await db.mail.inbound_by_key("loopback", key)
+        found = await db.mail.inbound_by_key(platform, key)
         return found is not None and found.attempts > 0
 
     await until_async(is_begun)
@@ -132,15 +145,6 @@ async def wait_idle(opened: gateway.Gateway, db: AsyncSessionDB) -> None:
         return not opened.router.active and not facts["arrivals_open"] and not facts["outgoing_open"]
 
     await until_async(is_idle)
-
-
-async def wait_compacted(db: AsyncSessionDB, conversation_id: str) -> None:
-    """Wait until a compaction of the conversation, which may run in the background, was committed."""
-
-    async def is_compacted() -> bool:
-        return len(await db.sessions(conversation_id)) > 1
-
-    await until_async(is_compacted)
 
 
 async def wait_sent(db: AsyncSessionDB) -> None:
@@ -229,3 +233,18 @@ def intercept(target: Any, name: str, before: Callable[[], Awaitable[object]]) -
 
 def texts(sent: Sequence[types.Outgoing]) -> list[str]:
     return [each.text for each in sent]
+
+
+def delivery(text: str = "Hi", **given: Any) -> platform.Delivery:
+    """Return a reply as a platform gets it to send."""
+    known = {"id": 1, "chat": "dm:ann", "attachments": [], "kind": "reply", "at": time.time()}
+    return platform.Delivery(text=text, **{**known, **given})
+
+
+def outgoing_file(
+    name: str, media_type: str, content: bytes = b"pixels", *, size: int | None = None
+) -> platform.OutgoingFile:
+    async def read() -> bytes:
+        return content
+
+    return platform.OutgoingFile(name, media_type, len(content) if size is None else size, "digest", read)

@@ -88,60 +88,56 @@ def where(objs: list[dict[str, Any]], kind: str, number: int = 0) -> int:
     return found[number]
 
 
-def _field(kind: str, number: int = 0, /, **values: Any) -> Callable[[list[Any]], int]:
-    def change(objs: list[Any]) -> int:
-        place = where(objs, kind, number)
-        objs[place] = {**objs[place], **values}
-        return place
-
-    return change
+Change = Callable[[list[Any]], int]
 
 
-def _dropped(kind: str, number: int = 0) -> Callable[[list[Any]], int]:
-    def change(objs: list[Any]) -> int:
-        place = where(objs, kind, number)
-        del objs[place]
-        return place
-
-    return change
+def _change(edit: Callable[..., int]) -> Callable[..., Change]:
+    """Let an edit be given its arguments first and the lines later; it returns the number of the line it changed."""
+    return lambda *args, **values: lambda objs: edit(objs, *args, **values)
 
 
-def _text(text: str) -> Callable[[list[Any]], int]:
-    def change(objs: list[Any]) -> int:
-        objs.insert(4, text)
-        return 4
+@_change
+def _field(objs: list[Any], kind: str, number: int = 0, /, **values: Any) -> int:
+    place = where(objs, kind, number)
+    objs[place] = {**objs[place], **values}
+    return place
 
-    return change
+
+@_change
+def _dropped(objs: list[Any], kind: str, number: int = 0) -> int:
+    place = where(objs, kind, number)
+    del objs[place]
+    return place
 
 
-def _body(body: str) -> Callable[[list[Any]], int]:
+@_change
+def _text(objs: list[Any], text: str) -> int:
+    objs.insert(4, text)
+    return 4
+
+
+@_change
+def _body(objs: list[Any], body: str) -> int:
     """Replace the body of the second message by this text."""
-
-    def change(objs: list[Any]) -> int:
-        place = where(objs, "message", 1)
-        line = json.dumps({**objs[place], "body": None}, separators=(",", ":"))
-        objs[place] = line.replace('"body":null', f'"body":{body}')
-        return place
-
-    return change
+    place = where(objs, "message", 1)
+    line = json.dumps({**objs[place], "body": None}, separators=(",", ":"))
+    objs[place] = line.replace('"body":null', f'"body":{body}')
+    return place
 
 
-def _forked(at: int) -> Callable[[list[Any]], int]:
+@_change
+def _forked(objs: list[Any], at: int) -> int:
     """Let the branch begin after another message of its origin."""
-
-    def change(objs: list[Any]) -> int:
-        place = where(objs, "conversation", 1)
-        objs[place].update(forked_at=at, last_seq=at + 1)
-        for line, field in ((objs[place + 1], "first_seq"), (objs[place + 2], "seq")):
-            line[field] = at + 1
-        return place
-
-    return change
+    place = where(objs, "conversation", 1)
+    objs[place].update(forked_at=at, last_seq=at + 1)
+    for line, field in ((objs[place + 1], "first_seq"), (objs[place + 2], "seq")):
+        line[field] = at + 1
+    return place
 
 
 DEEP = "[" * 60_000 + "]" * 60_000
 
-HOSTILE: dict[str, Callable[[list[Any]], int]] = {
+HOSTILE: dict[str, Change] = {
     "a negative seq": _field("message", 1, seq=-1),
     "a gap": _field("message", 1, seq=4),
     "a seq that is true": _field("message", 1, seq=True),

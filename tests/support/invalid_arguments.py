@@ -46,7 +46,7 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
         for call in (
             "get_session", "conversation", "head", "sessions", "continuations", "resume", "usage", "hides", "pins",
             "delete_conversation", "snapshot", "get_compression_lock_holder", "undo_compaction", "redo_compaction",
-            "compactions", "budget", "routes", "mail.last_chat", "mail.linked_chats", "contacts.create_link_code",
+            "compactions", "budget", "routes", "mail.linked_chats", "contacts.create_link_code",
         )
     },
     **{f"mail.{call}": {"limit": 3} for call in ("open_routes", "open_inboxes", "backlog", "failures")},
@@ -135,8 +135,10 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "mail.add_inbound": {"new": mail.new()},
     "mail.inbound_by_key": {"platform": "far", "key": "1"},
     "mail.inbound_with_prefix": {"platform": "far", "prefix": "1", "limit": 3},
+    "mail.newest_inbound": {"platform": "far", "days": 1.0, "limit": 3},
     "mail.last_inbound": {"session_id": "talk", "platform": "far"},
     "mail.count_inbound_on": {"route": mail.ROUTE, "at": 1.0},
+    "mail.last_chat": {"session_id": "talk", "route": mail.ROUTE},
     "mail.count_inbound_from": {"platform": "telegram", "sender": "42", "at": 1.0},
     "mail.open_inbound": {"route": mail.ROUTE, "limit": 3},
     "find_seq": {"session_id": "talk", "uid": "u"},
@@ -171,8 +173,9 @@ CALLS: dict[str, Arguments | Callable[[SessionDB], Arguments]] = {
     "contacts.pair": lambda db: {"platform": "far", "code": db.contacts.create_pairing_code("far", "7"), "by": "me"},
     "contacts.links": {"owner": "o"},
     "contacts.link": {"platform": "far", "sender": "7", "owner": "o"},
-    "contacts.link_by_code": lambda db: {
-        "platform": "far", "sender": "7", "code": db.contacts.create_link_code("talk")
+    **{
+        f"contacts.{call}": lambda db: {"platform": "far", "sender": "7", "code": db.contacts.create_link_code("talk")}
+        for call in ("link_by_code", "revoke_link_code")
     },
     "admin.titles_to_redact": {"session_id": "talk", "seq": 1},
     "admin.get_meta": {"key": "note"},

@@ -48,15 +48,7 @@ class Homeserver:
 
     def _config(self) -> dict[str, Any]:
         folder = self._folder
-        limits = (
-            "message",
-            "registration",
-            "invites.per_room",
-            "invites.per_user",
-            "invites.per_issuer",
-            "joins.local",
-        )
-        config: dict[str, Any] = {
+        return {
             "server_name": "test",
             "listeners": [
                 {
@@ -78,14 +70,12 @@ class Homeserver:
             "report_stats": False,
             "trusted_key_servers": [],
             "suppress_key_server_warning": True,
+            "rc_message": _FAST,
+            "rc_room_creation": _FAST,
+            "rc_registration": _FAST,
+            "rc_invites": {"per_room": _FAST, "per_user": _FAST, "per_issuer": _FAST},
+            "rc_joins": {"local": _FAST},
         }
-        for path in limits:
-            name, _, inner = path.partition(".")
-            if inner:
-                config.setdefault(f"rc_{name}", {})[inner] = _FAST
-            else:
-                config[f"rc_{name}"] = _FAST
-        return config
 
     def start(self) -> None:
         command = [sys.executable, "-m", "synapse.app.homeserver", "-c", str(self._folder / "homeserver.yaml")]

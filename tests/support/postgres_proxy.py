@@ -77,7 +77,7 @@ class Proxy:
         here = self._address._replace(port=self._listener.getsockname()[1])
         return here.dsn(schema, tcp=True, **options)
 
-    # --- what may be asked of it ----------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
         """All connections there are."""
@@ -93,6 +93,10 @@ class Proxy:
     def flow(self) -> None:
         """Forward the data held back so far, and all that follows."""
         self._flows.set()
+
+    def hold_for(self, seconds: float) -> None:
+        self.hold()
+        threading.Timer(seconds, self.flow).start()
 
     def mute(self) -> None:
         """Drop all answers on the present connections; new ones work."""
@@ -133,7 +137,7 @@ class Proxy:
         """The next message that says these words."""
         self._trap = _Trap(words, fate)
 
-    # --- how it does it -------------------------------------------------------------------------------------
+    # --- forwarding -------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:

@@ -76,7 +76,7 @@ class SlackServer:
     def platform(self, *, http: bool = False, **given: Any) -> slack.Slack:
         """Return the platform under test, connected to this server."""
         way = {"signing_secret_env": "SECRET", "port": 0} if http else {"app_token_env": "APP"}
-        table = {"bot_token_env": "BOT", "api_url": f"{self.url}/api/", "ping_seconds": 0.05, "draft_seconds": 0.05}
+        table = {"bot_token_env": "BOT", "api_url": f"{self.url}/api/", "ping_seconds": 0.5, "draft_seconds": 0.05}
         made = slack.create(platform.PlatformContext("slack", {**table, **way, **given}, SECRETS))
         made.pace = platform.Pace()  # This workspace has no rate limits.
         return made
@@ -161,8 +161,10 @@ class SlackServer:
         return {"user": {"profile": {"display_name": self.names.get(given["user"], "")}}}
 
     def _chat_postMessage(self, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 -- the name of the method
-        if given["channel"].startswith("U"):  # The direct messages of a user.
-            given["channel"] = given["channel"].replace("U", "D")
+        if not _is_channel(given["channel"]):
+            return {"error": "channel_not_found"}
+        if _is_too_long(given):
+            return {"error": "msg_too_long"}
         ts = self.next_ts()
         self.messages[f"{given['channel']}:{ts}"] = {**given, "ts": ts, "user": BOT}
         return {"channel": given["channel"], "ts": ts}
@@ -171,7 +173,7 @@ class SlackServer:
         found = self.messages.get(f"{given['channel']}:{given['ts']}")
         if found is None:
             return {"error": "message_not_found"}
-        if len(given["text"]) > 4_000:
+        if _is_too_long(given):
             return {"error": "msg_too_long"}
         found.update(given)
         return {"channel": given["channel"], "ts": given["ts"]}
@@ -180,9 +182,17 @@ class SlackServer:
         found = self.messages.pop(f"{given['channel']}:{given['ts']}", None)
         return {} if found else {"error": "message_not_found"}
 
+    def _conversations_open(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"channel": {"id": given["users"].replace("U", "D")}}
+
     def _conversations_history(self, given: dict[str, Any]) -> dict[str, Any]:
+        if not _is_channel(given["channel"]):
+            return {"error": "channel_not_found"}
         here = [each for each in self.messages.values() if each["channel"] == given["channel"]]
-        return {"messages": [each for each in here if float(each["ts"]) > float(given["oldest"])]}
+        found = [each for each in here if float(each["ts"]) > float(given["oldest"])][-int(given["limit"]) :]
+        if given.get("include_all_metadata") not in ("1", "true", True):
+            found = [{key: value for key, value in each.items() if key != "metadata"} for each in found]
+        return {"messages": found}
 
     def _conversations_replies(self, given: dict[str, Any]) -> dict[str, Any]:
         found = self._conversations_history(given)["messages"]
@@ -194,6 +204,8 @@ class SlackServer:
 
     def _files_completeUploadExternal(self, given: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         listed = json.loads(given["files"])
+        if not _is_channel(given["channel_id"]):
+            return {"error": "invalid_channel"}
         self.shared.append((given["channel_id"], given.get("thread_ts"), [self.uploads[each["id"]] for each in listed]))
         return {"files": listed}
 
@@ -204,7 +216,7 @@ class SlackServer:
     async def _file(self, request: requests.Request) -> responses.Response:
         self.tokens.append(request.headers.get("authorization", ""))
         found = self.files.get(request.path_params["name"])
-        return responses.Response(found) if found is not None else responses.RedirectResponse("/login")
+        return responses.Response(found) if found is not None else responses.RedirectResponse("/files/a.png")
 
     def texts(self, channel: str = "D1") -> list[str]:
         """Return the texts of the bot's messages in a channel, in order."""
@@ -212,3 +224,13 @@ class SlackServer:
 
     def count(self, method: str) -> int:
         return sum(called == method for called, _ in self.calls)
+
+
+def _is_channel(text: str) -> bool:
+    """Return whether the text names a channel: of most methods, only posting a message accepts a user, too."""
+    return text[:1] in ("C", "D", "G")
+
+
+def _is_too_long(given: dict[str, Any]) -> bool:
+    """Return whether the text of a message exceeds the limit of a block."""
+    return len(given["text"].encode("utf-16-le")) // 2 > slack.MAX_TEXT

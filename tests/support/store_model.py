@@ -5,8 +5,12 @@ A conversation is a list of message objects. A branch copies the list and shares
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from holdfast import SessionDB, errors
+from tests.support import conversations
 
 
 class Refused(Exception):
@@ -209,19 +213,67 @@ class Talk:
             origin=self if at else None,
         )
 
-    def reads(self, said: Said) -> bool:
-        return said.seq <= self.last_seq and self.log[said.seq - 1] is said
-
-    def forget(self, seq: int) -> None:
-        """A message this conversation reads was redacted."""
-        for cut in self.cuts:
-            if cut.seen >= seq:
-                cut.summary = ""
-        self.redo = None
-        self.epoch += 1
+    def redact(self, seq: int, talks: Iterable[Talk]) -> None:
+        """Redact a message, and every summary that was made from it in these conversations."""
+        said = self.log[seq - 1]
+        said.text = None
+        for reader in talks:
+            if seq <= reader.last_seq and reader.log[seq - 1] is said:
+                for cut in reader.cuts:
+                    cut.summary = "" if cut.seen >= seq else cut.summary
+                reader.redo = None
+                reader.epoch += 1
 
 
 def _runs(seqs: set[int]) -> list[tuple[int, int]]:
     firsts = sorted(seq for seq in seqs if seq - 1 not in seqs)
     lasts = sorted(seq for seq in seqs if seq + 1 not in seqs)
     return list(zip(firsts, lasts, strict=True))
+
+
+def do_both(step: Callable[[], Any], call: Callable[[], Any]) -> tuple[Any, Any] | None:
+    """Do a step in the model and in the store; None if both refuse it, which they must do for the same reason."""
+    (expected, refusal), (actual, answer) = _outcome(step), _outcome(call)
+    assert answer == refusal, f"the store: {answer or 'done'}, the model: {refusal or 'done'}"
+    return None if refusal else (expected, actual)
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, str | None]:
+    try:
+        return call(), None
+    except Refused as refused:
+        return None, str(refused)
+    except errors.HoldfastError as error:
+        return None, type(error).__name__
+
+
+def learn_head(db: SessionDB, talk: Talk) -> None:
+    """Learn the id of a continuation from the store, which generated it."""
+    if talk.head.id == "?":
+        talk.head.id = db.head(talk.id).id
+
+
+def compare(db: SessionDB, talk: Talk) -> None:
+    """Assert that a conversation of the store equals its model."""
+    context, now, sessions = db.context(talk.id), db.conversation(talk.head.id), db.sessions(talk.id)
+    read = {
+        "context": conversations.contents(context),
+        "position": (context.epoch, context.last_seq, context.session_id),
+        "state": (now.live, now.compaction_epoch, now.redo_epoch),
+        "log": [(said.seq, said.uid, said.content) for said in db.transcript(talk.head.id)],
+        "compactions": [(cut.epoch, cut.cut_seq, cut.seen_seq, cut.summary) for cut in db.compactions(talk.id)],
+        "sessions": [(each.id, each.end_reason, each.message_count, each.title) for each in sessions],
+        "continuations": [[each.id for each in db.continuations(session.id)] for session in sessions],
+    }
+    ends = zip(talk.sessions, talk.counts(), strict=True)
+    expected = {
+        "context": talk.context(),
+        "position": (talk.epoch, talk.last_seq, talk.head.id),
+        "state": (talk.live, *talk.stands_on()),
+        "log": [(said.seq, said.uid, said.text or "") for said in talk.log],
+        "compactions": [(cut.epoch, cut.cut, cut.seen, cut.summary) for cut in talk.cuts],
+        "sessions": [(each.id, each.reason, count, talk.title) for each, count in ends],
+        "continuations": [[each.id] for each in talk.sessions[1:]] + [[]],
+    }
+    differences = {name: (read[name], expected[name]) for name in read if read[name] != expected[name]}
+    assert not differences, f"the store and the model differ: {differences}"

@@ -1,4 +1,7 @@
-"""A Bot API server on loopback, as Telegram's: it checks tokens, markup and lengths, and keeps unconfirmed updates."""
+"""A Bot API server on loopback, as Telegram's: it checks tokens, markup and lengths, and keeps unconfirmed updates.
+
+It delivers the requested types of updates only, to one poll at a time and only while no webhook is registered.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from html.parser import HTMLParser
 from typing import Any
 
@@ -88,7 +91,9 @@ class BotApi:
         """The address of the registered webhook."""
         self.failures: dict[str, list[Exception | Response | asyncio.Event]] = defaultdict(list)
         """The next outcomes by method. A Response replaces that of a request that took effect; an Event delays it."""
-        self._changed, self._closed = asyncio.Condition(), False
+        self._changed, self._closed, self._polls = asyncio.Condition(), False, 0
+        self._allowed: list[str] | None = None
+        """The types of updates that the bot requested."""
         self._numbers = iter(range(1, 10_000))
 
     # --- users ---------------------------------------------------------------------------------------
@@ -157,14 +162,31 @@ class BotApi:
     async def do_getwebhookinfo(self, _: dict[str, Any]) -> Any:
         return {"url": self.webhook, "has_custom_certificate": False, "pending_update_count": 0}
 
+    async def do_setwebhook(self, given: dict[str, Any]) -> Any:
+        self.webhook, self._allowed = given["url"], given["allowed_updates"]
+        return True
+
+    async def do_deletewebhook(self, _: dict[str, Any]) -> Any:
+        self.webhook = ""
+        return True
+
     async def do_getupdates(self, given: dict[str, Any]) -> Any:
-        self.confirmed = max(self.confirmed, given.get("offset", 0))
+        if self.webhook:
+            raise BotError(409, "Conflict: can't use getUpdates method while webhook is active")
+        self.confirmed, self._allowed = max(self.confirmed, given.get("offset", 0)), given.get("allowed_updates")
+        self._polls = poll = self._polls + 1
         async with self._changed:
-            await self._changed.wait_for(lambda: self._closed or self._unconfirmed())
+            self._changed.notify_all()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(given.get("timeout", 0)):
+                    await self._changed.wait_for(lambda: self._closed or self._polls != poll or self._unconfirmed())
+        if self._polls != poll:
+            raise BotError(409, "Conflict: terminated by other getUpdates request")
         return self._unconfirmed()[:100]
 
     def _unconfirmed(self) -> list[dict[str, Any]]:
-        return [each for each in self.updates if each["update_id"] >= self.confirmed]
+        wanted = [each for each in self.updates if self._allowed is None or not set(self._allowed).isdisjoint(each)]
+        return [each for each in wanted if each["update_id"] >= self.confirmed]
 
     async def close(self) -> None:
         """End the polls that wait."""
@@ -182,6 +204,11 @@ class BotApi:
         if message["text"] == text:
             raise BotError(400, "Bad Request: message is not modified")
         message["text"] = text
+        return message
+
+    async def do_editmessagereplymarkup(self, given: dict[str, Any]) -> Any:
+        message = self.messages[given["message_id"]]
+        del message["reply_markup"]
         return message
 
     async def do_deletemessage(self, given: dict[str, Any]) -> Any:
@@ -207,9 +234,11 @@ class BotApi:
     async def _accept(self, _: dict[str, Any]) -> Any:
         return True
 
-    do_answercallbackquery = do_setmycommands = do_sendchataction = do_setwebhook = do_deletewebhook = _accept
+    do_answercallbackquery = do_setmycommands = do_sendchataction = _accept
 
     def _add_media(self, given: dict[str, Any], kind: str) -> Any:
+        if not given[kind][1]:
+            raise BotError(400, "Bad Request: file must be non-empty")
         caption = parse_markup(given["caption"], 1_024).visible if given.get("caption") else ""
         return self._add(given, caption=caption, sent=(kind, given[kind]))
 

@@ -12,8 +12,6 @@ from holdfast.store import log
 from holdfast.store.driver import Tx
 from tests.support import conversations, polling, postgres
 
-NOON = conversations.NOON
-
 
 def is_waiting(name: str) -> bool:
     """Whether a client with this application name waits for a lock."""
@@ -63,11 +61,6 @@ class Pair:
 
 def append(db: SessionDB, session_id: str, text: str, **more: Any) -> Callable[[Tx], object]:
     return log.AppendRequest(session_id, [NewMessage(role="user", content=text, **more)], time.time())
-
-
-def content(db: SessionDB, digest: str) -> bytes:
-    with db.blobs.open(digest) as file:
-        return file.read()
 
 
 def full_message(error: BaseException | None) -> str:

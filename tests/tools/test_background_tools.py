@@ -15,6 +15,7 @@ from holdfast.agent import approvals
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import rules
 from holdfast.tools.shell import background_tools
+from tests.support import polling
 from tests.support.processes import BackgroundProgram, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -79,8 +80,7 @@ async def test_conversation_reaches_only_its_own_processes(call: ToolCaller) -> 
     # A cancelled wait leaves the process running, too.
     waiting = asyncio.create_task(call("wait_process", id=name, seconds=600))
     await asyncio.sleep(0.05)
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    await polling.cancel(waiting)
     assert "running" in await call("list_processes")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.tools import worker_thread
 from holdfast.tools.files import file_search
+from tests.support import polling
 from tests.support.file_tools import FileTools
 
 SLOW = "(a|aa)+$"
@@ -144,9 +145,5 @@ async def test_cancelled_work_in_a_thread_has_stopped_when_the_caller_continues(
             pass
         ended.set()
 
-    task = asyncio.create_task(worker_thread.run_in_thread(work))
-    await asyncio.to_thread(begun.wait)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
+    await polling.cancel(await polling.start(worker_thread.run_in_thread(work), begun.is_set))
     assert ended.is_set()

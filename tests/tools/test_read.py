@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast import content_parts, errors
 from holdfast.tools.files import images, read
 from tests.support.file_tools import FileTools
-from tests.support.image_files import png
+from tests.support.image_files import chunk, png
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,7 @@ def test_huge_file_is_read_by_range_in_little_memory(tmp_path: Path) -> None:
     assert first == "1\tline 1\n2\tline 2\n[Lines 1-2. More lines follow; the file has 5,368,709,120 bytes.]"
     assert far.startswith("1500\tline 1500\n")
     assert peak < 20_000_000
-    beyond = tools("read_file", path="huge.log", from_line=5000)
-    assert not beyond.ok
-    assert "Use search_files instead" in str(beyond.content)
+    assert "Use search_files instead" in tools.refusal("read_file", path="huge.log", from_line=5000)
 
 
 def test_long_line_is_cut_and_the_next_one_found(tmp_path: Path) -> None:
@@ -151,7 +149,17 @@ def test_broken_image_is_never_shown(tmp_path: Path, kind: str) -> None:
     flipped = bytearray(png())
     flipped[20] ^= 1
     assert images.read(bytes(flipped)) is None
+    assert images.read(png()[:33] + chunk(b"IEND", b"")) is None, "without pixels"
     assert "image" not in {part.get("type") for part in result.content if isinstance(part, dict)}
+
+
+@pytest.mark.parametrize(
+    ("data", "at", "section"),
+    [(JPEG, 2, b"\xff"), (JPEG, 2, b"\xff\x01"), (JPEG, 2, b"\xff\xe0\0\2"), (png(), 33, chunk(b"tEXt", b""))],
+)
+def test_image_with_too_many_sections_is_refused(data: bytes, at: int, section: bytes) -> None:
+    assert images.read(data[:at] + section * 1_000 + data[at:])
+    assert images.read(data[:at] + section * 100_000 + data[at:]) is None
 
 
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=60))
@@ -165,6 +173,4 @@ def test_large_image_is_refused(tmp_path: Path) -> None:
     (tmp_path / "long.png").write_bytes(png() + b"\0" * images.MAX_BYTES)
     tools = FileTools(tmp_path)
     for name, reason in (("wide.png", "8001 x 1"), ("long.png", "limit is 3,500,000")):
-        result = tools("read_file", path=name)
-        assert not result.ok
-        assert reason in str(result.content)
+        assert reason in tools.refusal("read_file", path=name)

@@ -48,6 +48,8 @@ GIT_DIFF_IN_SRC = {"allow": ["shell(git diff) in src/**"]}
 NO_PUSH = {"allow": ["shell(git *)"], "deny": ["shell(git push)"]}
 NO_SECRET = {"allow": ["shell"], "deny": ["write_file(secret/**)"]}
 NO_NOTES = {"allow": ["shell"], "deny": ["write_file(~/notes/**)"]}
+NO_PRIVATE = {"allow": ["shell"], "deny": ["write_file(private/**)"]}
+NO_RM = {"allow": ["shell"], "deny": ["shell(rm)"]}
 ASK_PUSH = {"allow": ["shell"], "ask": ["shell(git push)"]}
 DECISIONS: list[tuple[dict[str, list[str]], str, list[str]]] = [
     ({}, "ask", ["ls"]),
@@ -77,6 +79,19 @@ DECISIONS: list[tuple[dict[str, list[str]], str, list[str]]] = [
     (NO_SECRET, "deny", ["echo x > secret/y", "echo x > a/../SECRET/y"]),
     (NO_SECRET, "allow", ["echo x > other"]),
     (NO_NOTES, "deny", ["echo x > ~/notes/y", "echo x > $HOME/notes/y"]),
+    # Next to words that are not understood, a denied command is still found; a line that cannot be one is allowed.
+    (NO_PRIVATE, "deny", ["cd private && echo x > b.txt", "pushd private; echo x > b"]),
+    (NO_PRIVATE, "allow", ["cd src && make > build.log", "echo x > /tmp/a"]),
+    ({"allow": ["shell"], "deny": ["write_file(config/**)"]}, "deny", ["bash -c 'echo hi' > config/x"]),
+    (NO_RM, "deny", ["rm x; $y", "hash -p /bin/rm ls; ls", "sh -c 'r\"\"m x' $y"]),
+    (NO_RM, "allow", ["grep rm src", "cd src && pytest -q", "find src -name '*.py'"]),
+    ({"allow": ["shell"], "deny": ["shell(git push)"]}, "deny", ["git push; awk '{system(1)}'"]),
+    (
+        {"allow": ["shell"], "deny": ["shell(git push)"]},
+        "allow",
+        ["make -j4 test 2>&1 | tail -20", "git diff HEAD -- a"],
+    ),
+    ({"allow": ["shell"], "deny": ["shell(docker run)"]}, "deny", ["docker run $x"]),
 ]
 
 
@@ -85,12 +100,6 @@ DECISIONS: list[tuple[dict[str, list[str]], str, list[str]]] = [
 )
 def test_every_command_of_a_line_must_be_covered(texts: dict[str, list[str]], effect: str, line: str) -> None:
     assert effect_of(run(line), **texts) == effect
-
-
-def test_rule_for_files_covers_no_command_line() -> None:
-    assert effect_of(act("build", "change", f"{FOLDER}/a"), allow=["build(**)"]) == "allow"
-    line = act("build", "change", f"{FOLDER}/a", commands=(("rm", "a"),), detail="rm a")
-    assert effect_of(line, allow=["build(**)"]) == "ask"
 
 
 # Rules, and lines that they do not cover although they seem to.
@@ -146,26 +155,6 @@ def test_line_that_may_hide_a_denied_command_needs_a_person(rule: str, line: str
     assert (found.effect, found.maybe_denied, found.grants) == ("ask", True, ())
 
 
-# Next to words that are not understood, a denied command is still found; a line that cannot be one is allowed.
-UNDER_DENY: list[tuple[str, str, list[str]]] = [
-    ("deny", "write_file(private/**)", ["cd private && echo x > b.txt", "pushd private; echo x > b"]),
-    ("deny", "write_file(config/**)", ["bash -c 'echo hi' > config/x"]),
-    ("deny", "shell(rm)", ["rm x; $y", "hash -p /bin/rm ls; ls", "sh -c 'r\"\"m x' $y"]),
-    ("deny", "shell(git push)", ["git push; awk '{system(1)}'"]),
-    ("deny", "shell(docker run)", ["docker run $x"]),
-    ("allow", "shell(git push)", ["make -j4 test 2>&1 | tail -20", "git diff HEAD -- a"]),
-    ("allow", "shell(rm)", ["grep rm src", "cd src && pytest -q", "find src -name '*.py'"]),
-    ("allow", "write_file(private/**)", ["cd src && make > build.log", "echo x > /tmp/a"]),
-]
-
-
-@pytest.mark.parametrize(
-    ("effect", "rule", "line"), [(effect, rule, line) for effect, rule, lines in UNDER_DENY for line in lines]
-)
-def test_deny_rule_decides_where_the_command_is_clear(effect: str, rule: str, line: str) -> None:
-    assert effect_of(run(line), deny=[rule], allow=["shell"]) == effect
-
-
 # A denied program is run without being named openly, or by a program that is not known to run others.
 NOT_CHECKED = [
     "time -p rm x", "coproc NAME { rm x; }", "coproc NAME rm x", "compgen -C 'rm x'", "prlimit --nofile=9 rm x",
@@ -198,13 +187,6 @@ def test_program_named_by_an_allow_rule_is_trusted_under_a_deny_rule() -> None:
     assert effect_of(run("./build.sh"), ask=["shell(rm)"], allow=["shell"]) == "ask"
 
 
-def test_deny_rule_covers_similar_tools_and_an_allow_rule_does_not() -> None:
-    assert effect_of(run("rm x", "start_process"), deny=["shell(rm)"]) == "deny"
-    edit = act("edit_file", "change", "/work/project/private/x")
-    assert effect_of(edit, deny=["write_file(private/**)"]) == "deny"
-    assert effect_of(run("ls", "start_process"), allow=["shell(ls)"]) == "ask"
-
-
 @pytest.mark.parametrize("line", ["./build.sh", "git status"])
 def test_grant_and_rule_hold_in_their_folder_only(line: str) -> None:
     elsewhere = run(line, folder=f"{FOLDER}/node_modules/evil")
@@ -220,7 +202,7 @@ def test_grant_and_rule_hold_in_their_folder_only(line: str) -> None:
 
 SRC = {"allow": ["write_file(src/**)"]}
 KEYS = act("read_file", "look", "/work/project/x/.env", danger="It may hold keys.")
-FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
+ACTS: list[tuple[dict[str, list[str]], base.Act, str]] = [
     ({"allow": ["read_file"]}, KEYS, "ask"),
     ({"deny": ["read_file(**/.env)"]}, KEYS, "deny"),
     ({"deny": ["read_file(**/.env)"]}, act("read_file", "look", "/work/project/x/.ENV"), "deny"),
@@ -228,6 +210,7 @@ FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
     ({}, act("write_file", "change", "/work/project/a"), "ask"),
     (SRC, act("write_file", "change", "/work/project/src/a/b"), "allow"),
     (SRC, act("write_file", "change", "/work/project/srcx/b"), "ask"),
+    (SRC, act("write_file", "change", "/work/project/SRC/a"), "ask"),
     (SRC, act("write_file", "change", "/work/project/src/a", "/etc/x"), "ask"),
     (SRC, act("write_file", "change"), "ask"),
     ({"allow": ["write_file(src/*)"]}, act("write_file", "change", "/work/project/src/a/b"), "ask"),
@@ -235,10 +218,18 @@ FILES: list[tuple[dict[str, list[str]], base.Act, str]] = [
     ({"allow": ["github__*"]}, act("github__list", "reach"), "allow"),
     ({"allow": ["github__*"], "deny": ["github__delete"]}, act("github__delete", "reach"), "deny"),
     ({"allow": ["custom"], "deny": ["custom(rm)"]}, act("custom", "run", detail="ls"), "ask"),
+    # A rule for files covers no command line.
+    ({"allow": ["build(**)"]}, act("build", "change", f"{FOLDER}/a"), "allow"),
+    ({"allow": ["build(**)"]}, act("build", "change", f"{FOLDER}/a", commands=(("rm", "a"),), detail="rm a"), "ask"),
+    # A deny rule covers similar tools, and an allow rule does not.
+    ({"deny": ["shell(rm)"]}, run("rm x", "start_process"), "deny"),
+    ({"deny": ["write_file(private/**)"]}, act("edit_file", "change", "/work/project/private/x"), "deny"),
+    ({"deny": ["read_file(private/**)"]}, act("send_file", "look", "/work/project/private/x"), "deny"),
+    ({"allow": ["shell(ls)"]}, run("ls", "start_process"), "ask"),
 ]
 
 
-@pytest.mark.parametrize(("texts", "found", "effect"), FILES)
+@pytest.mark.parametrize(("texts", "found", "effect"), ACTS)
 def test_every_path_of_an_act_must_be_covered(texts: dict[str, list[str]], found: base.Act, effect: str) -> None:
     assert effect_of(found, **texts) == effect
 

@@ -86,9 +86,7 @@ def test_secret_is_read_only_with_approval_and_never_searched(tmp_path: Path, pa
     (tmp_path / ".env").write_text("KEY=abc", encoding="utf-8")
     (tmp_path / "harmless.txt").symlink_to(".env")
     denied = FileTools(tmp_path, allow=False)
-    result = denied("read_file", path=path)
-    assert not result.ok
-    assert "abc" not in str(result.content)
+    assert "abc" not in denied.refusal("read_file", path=path)
     (act,) = denied.acts
     assert (act.kind, bool(act.danger), act.paths) == ("look", True, (str(tmp_path / ".env"),))
     assert FileTools(tmp_path).text("read_file", path=path) == "1\tKEY=abc"

@@ -17,7 +17,7 @@ from holdfast import content_parts, errors, process_info, types
 from holdfast.tools import base, registry
 from holdfast.tools.permissions import risks
 from holdfast.tools.shell import shell, supervisor_client
-from tests.support.polling import until, until_async
+from tests.support.polling import cancel, start, until, until_async
 from tests.support.processes import TIED_PROGRAM, Leash, allow_all
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="daemons are only found on Linux")
@@ -112,7 +112,6 @@ async def test_output_is_shown_while_the_command_runs(run: ShellRunner) -> None:
 async def test_approval_shows_the_command_that_runs(run: ShellRunner) -> None:
     hostile = "echo \x1b[2K\u202e hidden"
     plan = await run.tool.run({"command": hostile})
-    assert isinstance(plan, base.Plan)
     act = plan.act
     assert (act.tool, act.kind, act.paths) == ("shell", "run", (str(run.root),))
     assert (act.commands, act.danger) == risks.describe(hostile)
@@ -125,13 +124,10 @@ STUBBORN = "trap '' TERM; (trap '' TERM; setsid sleep 1001) & touch up; while :;
 
 @pytest.mark.parametrize("command", ["setsid sleep 1001 & sleep 1000 & touch up; wait", STUBBORN])
 async def test_cancelled_call_returns_after_its_command_has_ended(run: ShellRunner, command: str) -> None:
-    call = asyncio.create_task(run(command))
-    await until_async((run.root / "up").exists, "it is up")
+    call = await start(run(command), (run.root / "up").exists, "it is up")
     call.cancel()
     await asyncio.sleep(0)
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    await cancel(call)
     assert run.leash.at_large() == []
     assert run.spools == []
 
@@ -140,9 +136,7 @@ async def test_call_cancelled_at_any_moment_leaves_nothing(run: ShellRunner) -> 
     for pause in (0, 0.006, 0.012, 0.024, 0.048):
         call = asyncio.create_task(run("sleep 1000 & sleep 1000"))
         await asyncio.sleep(pause)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
+        await cancel(call)
         assert run.leash.at_large() == []
     assert run.spools == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.tools.shell import shell, supervisor_client
-from tests.support.polling import until, until_async
+from tests.support.polling import cancel, start, until, until_async
 from tests.support.processes import TIED_PROGRAM, BackgroundProgram, Leash
 
 pytestmark = [
@@ -34,10 +33,8 @@ class SupervisorRunner:
         return supervisor_client.read(str(self.folder)).text
 
     @property
-    def status(self) -> supervisor_client.CommandStatus:
-        found = supervisor_client.status(str(self.folder))
-        assert found is not None
-        return found
+    def status(self) -> supervisor_client.CommandStatus | None:
+        return supervisor_client.status(str(self.folder))
 
     def start_tied(self, command: str, *prefix: str, **given: float) -> subprocess.Popen[bytes]:
         options: dict[str, float] = {"size": 100_000, "seconds": 60, **given}
@@ -218,11 +215,8 @@ async def test_call_returns_although_a_daemon_holds_the_pipe_of_the_killed_super
 
 async def test_call_with_a_stopped_supervisor_can_be_cancelled(leash: Leash, tmp_path: Path) -> None:
     command = "setsid sleep 1001 & kill -STOP $PPID; touch up; sleep 1000"
-    call = asyncio.create_task(shell.run_tied(command, str(tmp_path), 600, leash.environment))
-    await until_async((tmp_path / "up").exists, "it is up")
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
+    work = shell.run_tied(command, str(tmp_path), 600, leash.environment)
+    await cancel(await start(work, (tmp_path / "up").exists, "it is up"))
     assert leash.at_large() == []
 
 

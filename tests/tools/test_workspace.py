@@ -69,9 +69,7 @@ def test_file_outside_is_neither_read_nor_written(root: Path, tool: str, path: s
     (root / "out").symlink_to(root.parent)
     (root / "file").symlink_to("../secret")
     more = {"write_file": {"content": "changed"}, "edit_file": {"old_text": "secret", "new_text": "changed"}}
-    result = FileTools(root)(tool, path=path, **more.get(tool, {}))
-    assert not result.ok
-    assert SECRET not in str(result.content)
+    assert SECRET not in FileTools(root).refusal(tool, path=path, **more.get(tool, {}))
     assert (root.parent / "secret").read_text("utf-8") == SECRET
 
 
@@ -96,9 +94,7 @@ def test_pipes_sockets_and_folders_are_refused(root: Path, monkeypatch: pytest.M
         tools = FileTools(root)
         for name, reason in (("pipe", "regular"), ("socket", "regular"), ("folder", "folder"), (".", "folder")):
             for tool, more in (("read_file", {}), ("write_file", {"content": "x"})):
-                result = tools(tool, path=name, **more)
-                assert not result.ok
-                assert reason in str(result.content), (name, tool)
+                assert reason in tools.refusal(tool, path=name, **more), (name, tool)
         assert tools.text("search_files", text="x").startswith("[No line matches.]")
 
 
@@ -177,9 +173,7 @@ def test_files_of_the_program_are_closed_under_any_name(root: Path, path: str) -
     (root / "folder").symlink_to("home")
     tools = FileTools(root, off_limits=[root / "home", root / "holdfast.db"])
     for tool, more in (("read_file", {}), ("edit_file", {"old_text": "secret", "new_text": "changed"})):
-        result = tools(tool, path=path, **more)
-        assert not result.ok
-        assert SECRET not in str(result.content)
+        assert SECRET not in tools.refusal(tool, path=path, **more)
     assert not tools("write_file", path="home/new", content="x").ok
     assert SECRET not in tools.text("search_files", text="secret outside")
     assert tools.text("find_files", pattern="*", include_ignored=True) == "[No file matches.]"
@@ -221,6 +215,17 @@ def test_hard_link_to_a_file_outside_is_replaced_and_not_written_through(root: P
     assert FileTools(root)("write_file", path="inside", content="changed").ok
     assert (root / "inside").read_text("utf-8") == "changed"
     assert (root.parent / "secret").read_text("utf-8") == SECRET
+
+
+def test_file_changed_right_before_it_is_replaced_is_left_alone(root: Path) -> None:
+    place, file = workspace.Workspace([str(root)]), root / "plan"
+    file.write_text("old", encoding="utf-8")
+    before = workspace.file_version(file.stat())
+    file.write_text("by the person", encoding="utf-8")
+    with pytest.raises(errors.ToolFailed):
+        place.write(place.resolve("plan"), b"new", before)
+    assert file.read_text("utf-8") == "by the person"
+    assert not list(root.glob(".holdfast-*"))
 
 
 def test_mode_is_kept_and_a_new_file_has_the_default_mode(root: Path) -> None:

@@ -128,9 +128,7 @@ EDIT = {"old_text": "a", "new_text": "b"}
 def test_invalid_edits_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     (tmp_path / "a").write_text("a", encoding="utf-8")
     tools = FileTools(tmp_path)
-    result = tools("edit_file", path="a", **wrong)
-    assert not result.ok
-    assert "the tool failed" not in str(result.content)
+    assert "the tool failed" not in tools.refusal("edit_file", path="a", **wrong)
     assert not tools.acts
 
 
@@ -152,12 +150,10 @@ def test_impossible_change_is_refused(tmp_path: Path, path: str, content: str | 
     (tmp_path / "fixed").chmod(0o444)
     (tmp_path / "data").write_bytes(b"x\0")
     tools = FileTools(tmp_path)
+    tool, more = "write_file", {"content": content}
     if content is None:
-        result = tools("edit_file", path=path, old_text="x", new_text="y")
-    else:
-        result = tools("write_file", path=path, content=content)
-    assert not result.ok
-    assert reason in str(result.content)
+        tool, more = "edit_file", {"old_text": "x", "new_text": "y"}
+    assert reason in tools.refusal(tool, path=path, **more)
 
 
 # --- editors -----------------------------------------------------------------------------------------------

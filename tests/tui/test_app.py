@@ -256,18 +256,6 @@ async def test_arrows_walk_the_rows_of_the_prompt_and_then_the_history(tmp_path:
 # --- messages that could not be stored -----------------------------------------------------------------
 
 
-class LockedStore:
-    """A lease that cannot be acquired, which shows after `proceed` is set."""
-
-    def __init__(self, tui: TuiDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.proceed = asyncio.Event()
-        monkeypatch.setattr(tui.db, "acquire_lease", self._fail)
-
-    async def _fail(self, *_: object, **__: object) -> None:
-        await self.proceed.wait()
-        raise errors.StoreBusy("It stayed locked.")
-
-
 @pytest.mark.parametrize(
     ("line", "draft", "returns"), [("//help me", "", True), ("/a/path.txt", "other words", True), ("words", "", False)]
 )
@@ -276,7 +264,13 @@ async def test_unstored_messages_are_never_lost(
 ) -> None:
     async with open_tui(numbered(4), size=(80, 40)) as tui:
         await tui.wait_for("number 4 of many")
-        store = LockedStore(tui, monkeypatch)
+        proceed = asyncio.Event()
+
+        async def fail(*_: object, **__: object) -> None:
+            await proceed.wait()
+            raise errors.StoreBusy("It stayed locked.")
+
+        monkeypatch.setattr(tui.db, "acquire_lease", fail)
         for each in (line, "second words", "third words"):
             await tui.type(each)
         await tui.until(lambda: len(tui.runtime.waiting("talk")) == 2)
@@ -284,7 +278,7 @@ async def test_unstored_messages_are_never_lost(
         if returns:
             await tui.app.session.switch("talk")
         tui.app.prompt.put(draft)
-        store.proceed.set()
+        proceed.set()
         restored = returns and not draft
         await tui.wait_for(*([] if restored else [f"Not sent: {line}"]), "Not sent: second words", "third words")
         assert tui.app.prompt.text == (line if restored else draft)

@@ -211,7 +211,8 @@ async def _open_runtime(
 ) -> AsyncIterator[runtime.Runtime]:
     """Open the runtime of a principal. `others` are the MCP servers, which all of them share.
 
-    A sender who is linked to the terminal has the conversations of the terminal, but neither its folder nor its rights.
+    Linked chats share the folder of their owner, which contains the files that their messages mention. A sender who is
+    linked to the terminal has the conversations of the terminal, but neither its folder nor its rights.
     """
     settings, store, identity, owner = services.settings, services.store, principal.identity, principal.owner
     folder = folder_of(settings, owner or identity)

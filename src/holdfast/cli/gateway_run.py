@@ -55,7 +55,8 @@ def command(
 ) -> int:
     """Run the gateway until SIGTERM, SIGHUP or Ctrl-C; a second signal does not wait for running turns.
 
-    The log is written to standard error. Exit codes: 0 stopped by SIGTERM or SIGHUP, 130 by Ctrl-C, 1 error.
+    The log is written to standard error. Exit codes: 0 stopped by SIGTERM or SIGHUP, 130 by Ctrl-C, 2 invalid
+    settings, 1 another error.
     """
     wanted = _with_options(settings or out.settings, host, port, grace)
     serve = partial(app_gateway.serve, wanted, database=path, model=model)

@@ -9,6 +9,7 @@ import asyncio
 import copy
 import os
 import pathlib
+import re
 import secrets as random_secrets
 import stat
 import sys
@@ -22,10 +23,15 @@ import click
 from holdfast import config, errors, safe_text
 from holdfast.cli import config_commands, console, gateway_access, lazy_group, settings_edit
 from holdfast.gateway import platform
+from holdfast.gateway import settings as gateway
 from holdfast.gateway.platforms import plugins
 
 CHECK_SECONDS = 60.0
+REMEDY = "Enter the value again, or correct it in the settings file."
+CLEAR = "-"
+"""The answer that removes an optional setting."""
 TEST_MESSAGE = "This is a test message of Holdfast. The setup works."
+NOT_STARTED = "Correct the id, or write to the bot first and enter the id again."
 Table = dict[str, Any]
 
 
@@ -48,7 +54,8 @@ def setup(out: console.Console, name: str | None, check: bool, as_json: bool) ->
     if check:
         return _check_configured(out, name, as_json)
     if name is None:
-        status = {each: "configured" if each in out.settings.gateway.tables else "not configured" for each in listed}
+        configured = _configured(out.settings)
+        status = {each: "configured" if each in configured else "not configured" for each in listed}
         out.table([(each, f"install with: {install}" if install else status[each]) for each, install in listed.items()])
     if not console.is_tty(sys.stdin):
         advice = _manual_steps(out.settings, name, plugins.load_guide(name)) if name else "Name a platform."
@@ -76,15 +83,24 @@ def _secrets_file(settings: config.Settings) -> pathlib.Path:
     return pathlib.Path(settings.user_file).with_name(config.SECRETS_FILE)
 
 
+def _configured(settings: config.Settings) -> dict[str, Table]:
+    """Return the tables of the platforms that run, without HTTP if it runs only because nothing is configured."""
+    wanted = settings.gateway
+    has_http = wanted.http != gateway.Http() or wanted.hooks
+    return {name: table for name, table in wanted.tables.items() if name != "http" or has_http}
+
+
 # --- checks ----------------------------------------------------------------------------------------------
 
 
 def _check_configured(out: console.Console, name: str | None, as_json: bool) -> int:
     settings = out.settings
-    tables = {each: table for each, table in settings.gateway.tables.items() if name in (None, each)}
-    if name is not None and name not in tables:
-        raise errors.SettingInvalid(f"{name} is not configured. Run: holdfast gateway setup {name}")
-    reports = {each: _check(each, table, settings.secrets) for each, table in tables.items()}
+    tables = {each: table for each, table in _configured(settings).items() if name in (None, each)}
+    if not tables:
+        what, command = (f"{name} is not", f"setup {name}") if name else ("Nothing is", "setup")
+        raise errors.SettingInvalid(f"{what} configured. Run: holdfast gateway {command}")
+    remedy = "Correct the settings, or run: holdfast gateway setup {}"
+    reports = {each: _check(each, table, settings.secrets, remedy.format(each)) for each, table in tables.items()}
     if (secrets := _check_secrets(settings)).problems:
         reports["secrets"] = secrets
     is_ok = not any(report.problems for report in reports.values())
@@ -112,8 +128,8 @@ def _check_secrets(settings: config.Settings) -> platform.AccessReport:
     return platform.AccessReport("", problems)
 
 
-def _check(name: str, table: Table, secrets: Mapping[str, str]) -> platform.AccessReport:
-    """Return the report of a platform, or one about the error that prevented it."""
+def _check(name: str, table: Table, secrets: Mapping[str, str], remedy: str) -> platform.AccessReport:
+    """Return the report of a platform, or one about the error that prevented it; `remedy` is for invalid settings."""
     if name in plugins.BUILT_IN:
         return platform.AccessReport()
 
@@ -124,7 +140,7 @@ def _check(name: str, table: Table, secrets: Mapping[str, str]) -> platform.Acce
     try:
         found = asyncio.run(check())
     except errors.SettingInvalid as error:
-        found = platform.failed_access(str(error), f"Correct the settings, or run: holdfast gateway setup {name}")
+        found = platform.failed_access(str(error), remedy)
     except Exception as error:  # noqa: BLE001 -- the border to client libraries and code of other packages
         found = platform.unreachable(name, error)
     problems = [platform.AccessProblem(*(_hide(text, secrets) for text in each)) for each in found.problems]
@@ -167,7 +183,7 @@ class Wizard:
         file = config.read_user_file(self._settings.user_file) or {}
         self._table: Table = copy.deepcopy(file.get("gateway", {}).get(name, {}))
         self._values: dict[settings_edit.Place, Any] = {}
-        """The settings to write."""
+        """The settings to write; None removes one."""
         self._secrets = dict[str, str](self._settings.secrets)
         self._entered: dict[str, str] = {}
         """The secrets that were entered, by variable."""
@@ -178,17 +194,16 @@ class Wizard:
         while action == "retry":
             for field in self._guide.fields:
                 self._ask(field)
-            report = _check(self._name, self._table, self._secrets)
+            report = _check(self._name, self._table, self._secrets, REMEDY)
             _print_report(self._out, self._name, report)
             action = "save"
             if report.problems:
-                action = click.prompt("Save, retry or quit", "retry", type=actions, show_choices=False, err=True)
+                self._print("Enter retry to answer again, save to save the settings anyway, quit to change nothing.")
+                action = click.prompt("Next", "retry", type=actions, show_choices=False, err=True)
         if action == "quit":
             raise click.Abort
         sender = self._ask_sender() if self._guide.sender else ""
         self._save(sender)
-        if sender and self._guide.test_message:
-            self._print(asyncio.run(self._send(sender)))
         if not sender and self._guide.sender:
             self._print("A stranger who writes to the agent receives a code. Allow them: holdfast gateway pair CODE")
         self._print(f"Start the gateway with `holdfast gateway`. {self._guide.last_step}")
@@ -206,17 +221,24 @@ class Wizard:
         for each in parents:
             table = table.setdefault(each, {})
         value = self._ask_secret(field, table.get(key)) if field.variable else self._ask_value(field, table.get(key))
-        if value:
+        if value == CLEAR and not field.required:
+            table.pop(key, None)
+            self._values["gateway", self._name, *parents, key] = None
+        elif value:
             table[key] = self._values["gateway", self._name, *parents, key] = value
 
     def _ask_secret(self, field: platform.SetupField, named: object) -> str:
-        """Ask for a secret without echo, and return its variable; empty if it is left out."""
+        """Ask for a secret without echo, and return its variable; empty if it is left out, or CLEAR."""
         variable = named if isinstance(named, str) else field.variable
         current = self._secrets.get(variable) or config.environment().get(variable, "").strip()
         hint = " (Enter creates one)" if field.generated else "" if field.required else " (optional)"
         is_required = not current and field.required and not field.generated
-        label = f"{field.label}{' (Enter keeps the current value)' if current else hint}"
-        answer = _prompt(label, None if is_required else "", hide_input=True)
+        keep = f" (Enter keeps the current value{'' if field.required else f', {CLEAR} removes it'})"
+        answer = _prompt(f"{field.label}{keep if current else hint}", None if is_required else "", hide_input=True)
+        if answer == CLEAR and not field.required:
+            self._entered.pop(variable, None)
+            self._secrets.pop(variable, None)
+            return CLEAR
         if not answer and not current and field.generated:
             answer = random_secrets.token_urlsafe(32)
         if answer:
@@ -225,25 +247,31 @@ class Wizard:
         return variable if answer or current else ""
 
     def _ask_value(self, field: platform.SetupField, known: Any) -> Any:
-        """Ask for a value that is not secret; the current one is the default."""
+        """Ask for a value that is not secret, and return it or CLEAR; the current one is the default."""
         shown = ", ".join(map(str, known)) if isinstance(known, list) else str(known or field.default)
-        label = field.label if shown or field.required else f"{field.label} (optional)"
-        answer = _prompt(label, shown or (None if field.required else ""))
+        optional = "" if field.required else f" (optional, {CLEAR} removes it)" if known else " (optional)"
+        answer = _prompt(f"{field.label}{optional}", shown or (None if field.required else ""))
         if answer == shown and known is not None:
             return known
+        if answer == CLEAR and not field.required:
+            return CLEAR
         return [each.strip() for each in answer.split(",") if each.strip()] if field.is_list else answer
 
     def _ask_sender(self) -> str:
+        """Return a sender id whose test message was not refused; empty if the sender is to be paired later."""
         self._out.print()
         self._print(f"Who may use the agent? {self._guide.sender}")
-        while True:
-            answer = _prompt("Sender id (empty: pair later)", "")
+        while answer := _prompt("Sender id (empty: pair later)", ""):
             try:
-                if answer:
-                    gateway_access.check_sender(self._settings, self._name, answer)
+                gateway_access.check_sender(self._settings, self._name, answer)
+                if not re.fullmatch(self._guide.sender_pattern, answer):
+                    raise click.BadParameter(f"This is not a sender id of {self._name}. Enter one as described above.")
+                if self._guide.test_message:
+                    self._print(asyncio.run(self._send(answer)))
                 return answer
-            except (errors.SettingInvalid, click.BadParameter) as error:
-                self._out.note(error)
+            except (errors.SettingInvalid, errors.SendRefused, click.BadParameter) as error:
+                self._out.note(_hide(str(error), self._secrets))
+        return ""
 
     # --- effects -----------------------------------------------------------------------------------------
 
@@ -252,7 +280,7 @@ class Wizard:
         values, allowed = dict(self._values), self._settings.gateway.allow.get(self._name, [])
         if sender and sender not in map(str, allowed):
             values["gateway", "allow", self._name] = [*allowed, sender]
-        file, secrets_file = pathlib.Path(self._settings.user_file).resolve(), _secrets_file(self._settings)
+        file, secrets_file = pathlib.Path(self._settings.user_file).resolve(), _secrets_file(self._settings).resolve()
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             changed = settings_edit.set_values(file.read_bytes().decode() if file.exists() else "", values)
@@ -273,7 +301,7 @@ class Wizard:
                 self._print(f"{each} has another value in your environment, which has precedence. Run: unset {each}")
 
     async def _send(self, sender: str) -> str:
-        """Send a test message; return a sentence about the outcome."""
+        """Send a test message; return a sentence about the outcome. Raises SendRefused."""
         delivery = platform.Delivery(
             id=0,
             platform=self._name,
@@ -287,9 +315,11 @@ class Wizard:
         try:
             async with _open(self._name, self._table, self._secrets) as opened, asyncio.timeout(CHECK_SECONDS):
                 await opened.send(delivery)
+        except errors.SendRefused as error:
+            raise errors.SendRefused(f"The test message was not sent: {error} {NOT_STARTED}") from None
         except Exception as error:  # noqa: BLE001 -- the border to code of other packages
             why = str(error) if isinstance(error, errors.HoldfastError) else type(error).__name__
-            return f"The test message was not sent: {_hide(why, self._secrets)} You may have to write to the bot first."
+            return f"The test message was not sent: {_hide(why, self._secrets)}"
         return f"A test message was sent to {safe_text.safe(sender)}."
 
 

@@ -1,7 +1,7 @@
 """The `holdfast` program: its commands, and the conversion of errors to messages and exit codes.
 
-Data goes to standard output, everything else to standard error. Exit codes: 0, 1 (failure), 2 (usage error), 130
-(interrupted). An error of Holdfast is printed as one sentence, without a traceback.
+Data goes to standard output, everything else to standard error. Exit codes: 0, 1 (failure), 2 (usage error or invalid
+settings), 130 (interrupted). An error of Holdfast is printed as one sentence, without a traceback.
 """
 
 from __future__ import annotations
@@ -107,11 +107,9 @@ def _invoke(arguments: Sequence[str], out: console.Console) -> int:
         return 130
     except errors.HoldfastError as error:
         out.progress("")
-        if isinstance(error, errors.SettingInvalid) and error is out.settings_error:
-            out.note(lazy_group.settings_message(error))
-            return 2
-        out.note(f"holdfast: {error}")
-        return 1
+        is_setting = isinstance(error, errors.SettingInvalid)
+        out.note(lazy_group.settings_message(error) if error is out.settings_error else f"holdfast: {error}")
+        return 2 if is_setting else 1
     except (msgspec.MsgspecError, AssertionError) as error:
         logger.exception("the command failed")
         out.note(f"holdfast: internal error ({type(error).__name__}). The traceback is logged; please report it.")

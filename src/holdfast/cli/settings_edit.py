@@ -16,13 +16,20 @@ Place = tuple[str, ...]
 
 
 def set_values(text: str, values: Mapping[Place, Any]) -> str:
-    """Return a TOML text with these values. New settings follow the header of their table. Raises SettingInvalid."""
+    """Return a TOML text with these values; None removes one. New settings follow the header of their table.
+
+    Raises SettingInvalid.
+    """
     document = tomlkit.parse(text)
     wanted: dict[str, Any] = document.unwrap()
     added: dict[Place, dict[str, Any]] = {}
     try:
         for place, value in values.items():
             table, key = _find_table(document, place[:-1]), place[-1]
+            if value is None:
+                for each in (table, _find_table(wanted, place[:-1])):
+                    each.pop(key, None)
+                continue
             if key not in table:
                 added.setdefault(place[:-1], {})[key] = value
             elif isinstance(table[key], list) and value[: len(table[key])] == table[key]:

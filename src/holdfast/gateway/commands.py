@@ -7,6 +7,7 @@ conversation of a chat is bound to its route, and a link belongs to the sender.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -28,8 +29,8 @@ ROUTE_MOVED = "This chat was moved to another conversation at the same time. Sen
 ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
 LINKED = (
-    "Linked. This chat continues in: {title}\nIt uses the conversations and notes of your other chat, and shows your "
-    "turns there. /link off ends that."
+    "Linked. This chat continues in: {title}\nIt uses the conversations, notes and files of your other chat, and shows "
+    "your turns there. /link off ends that."
 )
 LINKED_WITHOUT_CONVERSATION = "Linked. The other conversation was deleted, so your next message begins a new one."
 UNLINKED_OTHERS = "The links of your other chats to this one were removed."
@@ -37,6 +38,7 @@ UNLINKED = "The link was removed. The next message begins a new conversation, wi
 NOT_LINKED = "This chat is not linked."
 LINK_CHANGED = "The link of this chat was changed at the same time. Send the command again if needed."
 DIRECT_ONLY = "/link is only available in a direct chat: in a group every member would read the code and the replies."
+CODE_REVOKED = "The code was deleted, because others can read it here. Enter /link in your other chat for a new one."
 _ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
     permissions.approve: permissions.approve_request,
     permissions.deny: permissions.deny_request,
@@ -122,6 +124,10 @@ async def _link(runtime: runtimes.Runtime, bindings: routes.RouteBindings, inbou
     contacts, sender = runtime.db.contacts, (inbound.platform, inbound.sender)
     identity, (_, argument) = routes.principal_of(inbound).identity, commands.split(inbound.text.strip())
     if not routes.is_direct(inbound.route):
+        if argument and argument.lower() != "off":
+            with suppress(errors.PairingRefused):
+                await contacts.revoke_link_code(*sender, argument)
+                return f"{DIRECT_ONLY}\n{CODE_REVOKED}"
         return DIRECT_ONLY
     if not argument:
         # The turns of other chats are copied to those of linked senders only.

@@ -30,6 +30,8 @@ OTHER_PROFILE = (
 )
 READY_SECONDS = 20.0
 """The seconds after which the gateway is ready without the platforms that have not connected."""
+CANCEL_SECONDS = 10.0
+"""The seconds after which a task that did not end is cancelled again."""
 DRAIN_SECONDS = 5.0
 """How long due messages are still sent when a gateway stops."""
 
@@ -68,7 +70,6 @@ class Gateway:
             db,
             self.runtimes,
             self.platforms,
-            {},
             settings,
             is_admin,
             self._wake_sender,
@@ -89,6 +90,7 @@ class Gateway:
             wake_sender=self._wake_sender,
             count=self.metrics.count_inbound,
             ask=self._ask_model,
+            remember_days=settings.remember,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._receiving: list[asyncio.Task[None]] = []
@@ -194,10 +196,13 @@ class Gateway:
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
+    """Cancel tasks, and wait until they have ended."""
+    pending = set(tasks)
+    while pending:
+        # Again after a while: `asyncio.wait_for` of Python 3.11 can swallow a cancellation.
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_SECONDS)
     for task in tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a part of the gateway had failed", exc_info=error)

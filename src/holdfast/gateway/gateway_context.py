@@ -40,8 +40,6 @@ class GatewayContext(NamedTuple):
     db: async_db.AsyncSessionDB
     runtimes: runtimes.RuntimePool
     platforms: Mapping[str, platform.Platform]
-    active: dict[str, ReplyAddress]
-    """The chats whose turns run now, by conversation."""
     settings: settings.GatewaySettings = settings.GatewaySettings()
     is_admin: platform.SenderCheck = is_never
     wake_sender: Callable[[str], object] = lambda _: None
@@ -58,9 +56,9 @@ class GatewayContext(NamedTuple):
         """Return the abilities of a platform, also of one that does not run here."""
         return self.abilities.get(name, platform.Abilities())
 
-    async def last_chat(self, conversation_id: str) -> types.Home | None:
-        """Return the chat of a conversation's last message, unless the sender's link to it was removed."""
-        home = await self.db.mail.last_chat(conversation_id)
+    async def last_chat(self, conversation_id: str, route: str | None = None) -> types.Home | None:
+        """Return the chat of the last message of a conversation or route, unless its sender was unlinked."""
+        home = await self.db.mail.last_chat(conversation_id, route)
         return home if home is not None and routes.principal_of(home).may_read(home.owner) else None
 
 

@@ -47,10 +47,11 @@ class InboundHandler:
         wake_sender: Callable[[str], object] = lambda _: None,
         count: Callable[[str], object] = lambda _: None,
         ask: AskModel | None = None,
+        remember_days: float = 30.0,
     ) -> None:
         self._db, self._notify_route, self._profile, self._checks = db, notify_route, profile, tuple(checks)
         self._is_shared, self._wake_sender, self._count = is_shared, wake_sender, count
-        self._ask = ask
+        self._ask, self._remember_days = ask, remember_days
 
     async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
         """Store a message once, however often it is delivered, or reject it and notify its sender.
@@ -88,6 +89,9 @@ class InboundHandler:
             return result
         route = routes.route_of(self._profile, incoming)
         return await self._ask(routes.identity_of(route, incoming.platform, incoming.sender), request)
+
+    async def newest_messages(self, name: str) -> list[types.InboundMessage]:
+        return await self._db.mail.newest_inbound(name, self._remember_days)
 
     async def delete(self, name: str, key: str) -> bool:
         original = await self._db.mail.inbound_by_key(name, platform.storable_key(key))
@@ -138,6 +142,8 @@ class InboundHandler:
         if result.allowed and incoming.complete is not None:
             # Only now, so that strangers cause no downloads; the check of the size follows.
             incoming = await incoming.complete()
+            if not (incoming.text.strip() or incoming.attachments):
+                return platform.AdmissionResult(False, "empty")
             result = await self._check(incoming, route)
         if not result.allowed:
             return result

@@ -27,7 +27,8 @@ def size_error(incoming: platform.Incoming, max_kilobytes: int) -> str:
     """Return why a message is too large; empty if it is not. Pure."""
     if len(incoming.text) > validation.MAX_TEXT:
         return TOO_LONG.format(limit=validation.MAX_TEXT)
-    if sum(len(each.data) for each in incoming.attachments) > max_kilobytes * 1_000:
+    size = max(incoming.stated_bytes, sum(len(each.data) for each in incoming.attachments))
+    if size > max_kilobytes * 1_000:
         return TOO_LARGE.format(limit=max_kilobytes)
     return ""
 

@@ -19,7 +19,6 @@ logger = logging.getLogger("holdfast.gateway")
 MAX_INBOXES = 1_000
 RETRY_FACTOR = 5
 """A notice is tried again after this many times the setting `retry`."""
-ADDRESS_ATTEMPTS = 10
 
 
 class Notices:
@@ -48,14 +47,15 @@ class Notices:
 
     async def settle(
         self, entry: types.InboxEntry, result: events.TurnResult | None, outcome: str, seq: int | None
-    ) -> object:
-        """Record the outcome of a notice and queue the reply, in one transaction."""
+    ) -> str | None:
+        """Record the outcome of a notice and queue the reply, in one transaction; return the route of its chat."""
         home = await self._last_chat(entry.conversation_id)
         text = replies.result_text(result) if result is not None else None
         turn = [] if seq is None else await turn_progress.read_turn(self._context.db, entry.conversation_id, seq)
         attachments = replies.find_attachments(turn)
         if home is None or result is None or not (text or attachments):
-            return await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq)
+            await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq)
+            return home.route if home is not None else None
         last = result.messages[-1] if result.messages else None
         outgoing = replies.build(
             self._context,
@@ -64,39 +64,30 @@ class Notices:
             attachments=attachments,
             seq=last.seq if last and last.role == "assistant" else None,
         )
-        settled = await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq, outgoing)
+        await self._context.db.mail.settle_inbox_entry(entry.id, outcome, seq, outgoing)
         self._context.wake_sender(home.platform)
-        return settled
+        return home.route
 
-    def send(self, conversation_id: str, notice: events.Notice) -> None:
-        """Send a notice to the chat of its conversation, concurrently with the turn."""
-        sending = asyncio.create_task(self._send(conversation_id, notice))
+    def send(self, conversation_id: str, route: str | None, notice: events.Notice) -> None:
+        """Send a notice to the chat of its turn (None: of its conversation), concurrently with the turn."""
+        sending = asyncio.create_task(self._send(conversation_id, route, notice))
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
 
-    async def _send(self, conversation_id: str, notice: events.Notice) -> None:
+    async def _send(self, conversation_id: str, route: str | None, notice: events.Notice) -> None:
         try:
-            to = await self._address(conversation_id)
-            if to is None or not self._context.can(to.platform).interactive:
+            home = await self._last_chat(conversation_id, route)
+            if home is None or not self._context.can(home.platform).interactive:
                 return
+            to = gateway_context.reply_address(home)
             for part in replies.build(self._context, to, notice.text, kind="notice"):
                 await self._context.db.mail.post(part, conversation_id=conversation_id)
             self._context.wake_sender(to.platform)
         except Exception as error:  # noqa: BLE001 -- a notice never stops a turn
             logger.warning("could not send a notice to the chat of %s: %s", conversation_id, error)
 
-    async def _address(self, conversation_id: str) -> gateway_context.ReplyAddress | None:
-        """Return the chat of the running turn, or of the last settled message; wait a moment for the first one."""
-        for _ in range(ADDRESS_ATTEMPTS):
-            if (to := self._context.active.get(conversation_id)) is not None:
-                return to
-            if (home := await self._last_chat(conversation_id)) is not None:
-                return gateway_context.reply_address(home)
-            await asyncio.sleep(1)
-        return None
-
-    async def _last_chat(self, conversation_id: str) -> types.Home | None:
+    async def _last_chat(self, conversation_id: str, route: str | None = None) -> types.Home | None:
         try:
-            return await self._context.last_chat(conversation_id)
+            return await self._context.last_chat(conversation_id, route)
         except errors.NoSuchSession:
             return None

@@ -17,9 +17,12 @@ from collections.abc import Callable
 from functools import partial
 from time import monotonic
 
+import msgspec
+
 from holdfast import errors, fault_points, types
-from holdfast.gateway import access, chat_leases, gateway_context, questions, spans
+from holdfast.gateway import access, chat_leases, gateway_context, questions, spans, text_split
 from holdfast.gateway import platform as gateway_platform
+from holdfast.runtime import linked_chats
 from holdfast.store import async_db, notifications
 
 logger = logging.getLogger("holdfast.gateway")
@@ -42,6 +45,7 @@ LEASE_SECONDS = SEND_SECONDS + 2 * KEEP_SECONDS
 DRAFT = "draft:"
 """The prefix of the outbox key of a draft; the id of the inbound message follows."""
 DRAFT_TEXT = "…"
+NOT_SENT = "Not sent: {names} ({reason})"
 
 
 def retry_delay(attempts: int, retry_after: float | None = None, first: float = 1.0) -> float:
@@ -274,16 +278,48 @@ class Sender:
             del self._unmarked[outgoing.id]
 
     async def _deliver(self, outgoing: types.Outgoing) -> str:
-        outgoing = await access.check_copy(self._db, outgoing, self._may_speak, self._can.members)
+        if linked_chats.RECIPIENT in outgoing.address:
+            outgoing = self._shorten(await access.check_copy(self._db, outgoing, self._may_speak, self._can.members))
         delivery = await self._build(await access.fill_code(self._db, outgoing))
         if delivery.question is not None and self._can.choices is not None:
             return await self._can.choices.send_question(delivery, delivery.question)
-        if self._can.drafts is not None and not outgoing.text and not outgoing.attachments:
-            # There is no reply: only the draft is removed.
+        if self._can.drafts is not None and not delivery.text:
+            # A file cannot replace the draft; without files there is no reply.
             if delivery.draft is not None:
                 await self._can.drafts.delete_draft(delivery.address, delivery.draft)
-            return f"deleted-{outgoing.id}"
-        return await self._platform.send(delivery)
+            if not delivery.files:
+                return f"deleted-{outgoing.id}"
+            delivery = msgspec.structs.replace(delivery, draft=None)
+        try:
+            return await self._platform.send(delivery)
+        except errors.SendRefused as error:
+            if not delivery.files:
+                raise
+            logger.warning("%s refused the files of message %d: %s", self._platform.name, outgoing.id, error)
+            return await self._platform.send(self._without_files(delivery, str(error)))
+
+    def _shorten(self, copy: types.Outgoing) -> types.Outgoing:
+        """Return the copy of a message as one message within the platform's limit."""
+        measure = self._can.format.measure if self._can.format is not None else len
+        end, limit = f"\n{linked_chats.SHORTENED.format(seq=copy.seq)}", self._platform.limit
+        if measure(copy.text) <= limit:
+            return copy
+        return msgspec.structs.replace(copy, text=text_split.split(copy.text, limit - measure(end), measure)[0] + end)
+
+    def _without_files(self, delivery: gateway_platform.Delivery, reason: str) -> gateway_platform.Delivery:
+        """Return the message with a notice to the user in place of its files.
+
+        A platform with separate files may have sent the text that an old message has besides its files: the notice
+        neither repeats it nor replaces the draft that it may be in.
+        """
+        notice = NOT_SENT.format(
+            names=", ".join(f"`{each.name}`" for each in delivery.files), reason=reason.rstrip(".")
+        )
+        rendered = self._can.format.render(notice) if self._can.format is not None else notice
+        if self._can.separate_files:
+            return msgspec.structs.replace(delivery, text=rendered, files=(), draft=None)
+        text = "\n\n".join(filter(None, (delivery.text, rendered)))
+        return msgspec.structs.replace(delivery, text=text, files=())
 
     async def _build(self, outgoing: types.Outgoing) -> gateway_platform.Delivery:
         """Add to a message what the platform needs to send it."""

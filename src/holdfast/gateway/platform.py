@@ -92,6 +92,8 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     attachments: tuple[Attachment, ...] = ()
     complete: Callable[[], Awaitable[Incoming]] | None = None
     """Downloads the attachments, and returns the message with them. Called if the sender is admitted."""
+    stated_bytes: int = 0
+    """The size of the attachments that `complete` downloads, if the platform states it."""
     address: dict[str, Any] = {}
     """The data that the platform needs to send a reply. It is returned unchanged with every `Delivery`. JSON."""
     home: str | None = None
@@ -210,6 +212,14 @@ class Handler(Protocol):
     async def ask_model(self, incoming: Incoming, request: models.Request) -> models.Reply | AdmissionResult:
         """Let the model answer a request outside any conversation. Nothing is stored."""
 
+    async def newest_messages(self, name: str) -> list[types.InboundMessage]:
+        """Return the newest message of each chat of the platform `name`, to read those that were sent after it.
+
+        Every later message that was stored is still known by its key, so it is not answered again; one that was refused
+        was not stored. Messages whose keys have a colon, such as edits, are left out: a message of which only an edit
+        was stored is known by the key of that edit.
+        """
+
     async def delete(self, name: str, key: str) -> bool:
         """Withdraw a message of the platform `name` that its sender deleted; return whether it was still open.
 
@@ -280,6 +290,8 @@ class Platform(Protocol):
     async def send(self, delivery: Delivery) -> str:
         """Send a message and return the platform's id of it. Raises SendRefused (final) or SendFailed (retried).
 
+        SendRefused means that nothing of the delivery was sent: the gateway may then send its text without the files.
+
         It is called again with the same `delivery.id` if the outcome of an earlier call is unknown; a platform that
         can deduplicate by that id sends the message once.
         """
@@ -323,7 +335,8 @@ class EditsDrafts(Protocol):
     def draft_seconds(self) -> float:
         """The interval between two edits."""
 
-    async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None: ...
+    async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
+        """Replace the text of the draft. After SendFailed it is called again, with the newest text."""
 
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None: ...
 
@@ -348,6 +361,17 @@ class FormatsText(Protocol):
 
         It must not decrease when the text gets longer.
         """
+
+
+@runtime_checkable
+class SeparatesFiles(Protocol):
+    """Cannot send a text and several files as one message; each file is then a `Delivery` of its own, without a text.
+
+    So a file that is refused or fails does not affect the others, and none that was accepted is sent again.
+    """
+
+    @property
+    def separate_files(self) -> bool: ...
 
 
 class Rate(NamedTuple):
@@ -425,6 +449,8 @@ class Abilities(NamedTuple):
     format: FormatsText | None = None
     interactive: bool = True
     members: KnowsMembers | None = None
+    separate_files: bool = True
+    """Also for a platform that does not run in this process, because every platform can send single files."""
 
 
 def find_abilities(platform: Platform) -> Abilities:
@@ -436,6 +462,7 @@ def find_abilities(platform: Platform) -> Abilities:
         platform if isinstance(platform, FormatsText) else None,
         not (isinstance(platform, NonInteractive) and platform.non_interactive),
         platform if isinstance(platform, KnowsMembers) else None,
+        isinstance(platform, SeparatesFiles) and platform.separate_files,
     )
 
 
@@ -503,6 +530,8 @@ class SetupGuide(msgspec.Struct, frozen=True):
     """The first steps in the service, such as the creation of a bot."""
     sender: str = ""
     """The way to find one's sender id; empty if senders are not allowed by id."""
+    sender_pattern: str = ".+"
+    """A regular expression that every sender id matches in full."""
     test_message: bool = True
     """Whether `send` with the address `{"chat": SENDER}` can start a chat."""
     last_step: str = "Write to the bot."

@@ -35,7 +35,7 @@ TOO_LARGE = (
     f"{commands.command_line(conversations.new)} begins a new one."
 )
 TRY_AGAIN = f"Try again, or {commands.command_line(conversations.new)} to begin a new conversation."
-SPEAKERS = "Several people share this chat. Who says this, as they call themselves: {names}."
+SPEAKERS = 'Several people share this chat. Who wrote the lines that begin with ">", as they call themselves: {names}.'
 QUOTED = "This message is a reply to an earlier message{by}: {text}"
 EDITED = "This message replaces an earlier message of the user, which was edited."
 
@@ -73,15 +73,20 @@ def build(
     attachments: Mapping[str, str] = MappingProxyType({}),
     seq: int | None = None,
 ) -> list[types.NewOutgoing]:
-    """Return the messages of a text; the attachments, file names by digest, belong to the last one."""
-    target, formatter = context.platforms.get(to.platform), context.can(to.platform).format
+    """Return the messages of a text and its attachments, file names by digest.
+
+    The attachments belong to the last part of the text, or each is a message of its own, as the platform prefers.
+    """
+    target, can = context.platforms.get(to.platform), context.can(to.platform)
     limit = target.limit if target is not None else DEFAULT_LIMIT
-    parts = text_split.split(text or "", limit, formatter.measure if formatter is not None else len)
-    if len(parts) > MAX_PARTS:
-        parts = [*parts[: MAX_PARTS - 1], CUT_SHORT]
-    if attachments and not parts:
-        parts = [""]
-    last = len(parts) - 1
+    texts = text_split.split(text or "", limit, can.format.measure if can.format is not None else len)
+    if len(texts) > MAX_PARTS:
+        texts = [*texts[: MAX_PARTS - 1], CUT_SHORT]
+    parts: list[tuple[str, list[str]]] = [(part, []) for part in texts]
+    if can.separate_files:
+        parts += [("", [digest]) for digest in attachments]
+    elif attachments:
+        parts = [*parts[:-1], (texts[-1] if texts else "", list(attachments))]
     return [
         types.NewOutgoing(
             platform=to.platform,
@@ -89,11 +94,11 @@ def build(
             address=to.address,
             text=part,
             kind=kind,
-            attachments=list(attachments) if number == last else [],
-            file_names={digest: name for digest, name in attachments.items() if name and number == last},
+            attachments=files,
+            file_names={digest: attachments[digest] for digest in files if attachments[digest]},
             seq=seq,
         )
-        for number, part in enumerate(parts)
+        for part, files in parts
     ]
 
 
@@ -114,7 +119,8 @@ def user_content(
     """Return the content of the user message that inbound messages become; None if it is only the text.
 
     Notes tell the model who speaks in a shared chat, which message is quoted, and where received files are. A display
-    name is user text: it is quoted, and the sender's id follows it.
+    name is user text: it is quoted, and the sender's id follows it. The text of a shared chat is marked line by line,
+    so that it cannot imitate a note about another sender.
     """
     parts = [part for each in inbound for part in platform.content_parts_of(each)]
     notes = list[str]()
@@ -129,7 +135,7 @@ def user_content(
     notes += file_notes
     if not parts and not notes:
         return None
-    texts = [{"type": "text", "text": text}] if text else []
+    texts = [content_parts.quoted(text) if shared else {"type": "text", "text": text}] if text else []
     return [*map(content_parts.note, notes), *texts, *parts]
 
 

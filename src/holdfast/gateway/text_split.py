@@ -34,6 +34,11 @@ class _CodeBlock(NamedTuple):
     content: int
 
 
+def utf16_length(text: str) -> int:
+    """Return the length of a text in UTF-16 code units, in which most platforms count."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def split(text: str, limit: int, measure: Measure = len) -> list[str]:
     """Return the parts of a text, each of at most this length; none for blank text."""
     parts, rest = list[str](), text.strip("\n") if text.strip() else ""

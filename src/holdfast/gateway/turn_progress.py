@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from holdfast import errors, events, types
 from holdfast.agent import loop
-from holdfast.gateway import gateway_context, outbox, questions, replies
+from holdfast.gateway import gateway_context, outbox, platform, questions, replies
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
 
@@ -124,13 +124,21 @@ class TurnProgress:
                 if draft.external is None:
                     draft = await self._context.db.mail.outgoing(draft.id)
                 elif self._text != shown:
-                    shown = self._text
-                    parts = replies.build(self._context, self._to, shown)
-                    text = parts[0].text if parts else outbox.DRAFT_TEXT
-                    render = self._can.format.render if self._can.format is not None else str
-                    await drafts.edit_draft(self._to.address, draft.external, render(text))
+                    shown = await self._show_draft(drafts, draft.external, self._text, shown)
         except Exception as error:  # noqa: BLE001 -- the border to a platform; the draft is optional
             logger.warning("%s failed to edit a draft: %s", self._to.platform, error)
+
+    async def _show_draft(self, drafts: platform.EditsDrafts, draft: str, text: str, shown: str) -> str:
+        """Edit the draft and return its text; the one of the earlier edit if this one failed for now."""
+        parts = replies.build(self._context, self._to, text)
+        render = self._can.format.render if self._can.format is not None else str
+        try:
+            await drafts.edit_draft(self._to.address, draft, render(parts[0].text if parts else outbox.DRAFT_TEXT))
+        except errors.SendFailed as error:
+            logger.debug("%s failed to edit a draft: %s", self._to.platform, error)
+            await asyncio.sleep(error.retry_after or 0.0)
+            return shown
+        return text
 
     async def _ask(self, asked: events.ApprovalAsked, is_own: bool) -> None:
         """Send a question to the chat, and deny it if it is not answered in time."""
@@ -175,7 +183,6 @@ async def follow(
 ) -> AsyncIterator[TurnProgress]:
     """Follow the turns of a conversation until the end of the block; `uid` is that of the message's log entry."""
     progress = TurnProgress(context, runtime, conversation_id, to, inbound, uid)
-    context.active[conversation_id] = to
     with runtime.subscribe(
         conversation_id, can_approve=progress.can_ask, takes_inbox=False, on_event=progress.on_emitted
     ):
@@ -188,4 +195,3 @@ async def follow(
                 typing.cancel()
                 await asyncio.wait([typing])
             await progress.close()
-            context.active.pop(conversation_id, None)

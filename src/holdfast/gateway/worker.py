@@ -33,6 +33,7 @@ from holdfast.gateway import (
     spans,
     turn_progress,
 )
+from holdfast.model import request_common
 from holdfast.runtime import inbox_messages
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
@@ -427,6 +428,8 @@ class ChatWorker:
             await self._run_command(begun, [each for each in waiting if each.id not in own], running)
             return
         uid, text = uid_of(inbound), message_policy.message_text(inbound.text) or ""
+        if routes.is_shared(inbound.route):
+            text = request_common.content_text(replies.user_content([inbound], text, shared=True) or text)
         if running.runtime.steer(running.conversation_id, text, uid):
             running.steered[loop.steering_uid(uid)] = inbound
 
@@ -459,7 +462,10 @@ class ChatWorker:
         for dropped in result.dropped:
             await self._db.mail.settle_inbound(self.held.lease, dropped, "dropped")
         if result.submit is not None and running is None:
-            message = events.Submit(result.submit.text, uid_of(inbound), result.submit.content, inbound.route)
+            text, content = result.submit.text, result.submit.content
+            if content is None:
+                content = replies.user_content([inbound], text, routes.is_shared(inbound.route))
+            message = events.Submit(text, uid_of(inbound), content, inbound.route)
             await self._answer(inbound, message, result.text)
             return
         existing = await self._existing(conversation_id)

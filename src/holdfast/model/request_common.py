@@ -98,14 +98,13 @@ def content_text(content: types.Content) -> str:
     """Return the text of a content as the model sees it: notes first, in paragraphs of their own."""
     if isinstance(content, str):
         return content
-    notes = [
-        part.text
-        for each in content
-        if each.get("type") == "note"
-        for part in content_parts.parse([each])
-        if isinstance(part, content_parts.Text)
-    ]
-    return "\n\n".join(text for text in (*notes, content_parts.text(content)) if text)
+    notes = [_join_texts([each]) for each in content if each.get("type") == "note"]
+    said = _join_texts([each for each in content if each.get("type") != "note"])
+    return "\n\n".join(text for text in (*notes, said) if text)
+
+
+def _join_texts(content: types.Content) -> str:
+    return "".join(part.text for part in content_parts.parse(content) if isinstance(part, content_parts.Text))
 
 
 def system_texts(request: base.Request) -> tuple[list[str], Sequence[types.Message]]:

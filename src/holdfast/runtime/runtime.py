@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from functools import partial
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -34,8 +33,9 @@ REVIEW_SECONDS = 5.0
 POLL_SECONDS = 5.0
 ADMINS_ONLY, COMMAND_STOPPED = "This command is for admins.", "The command was stopped."
 
-SettleEntry = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[object]]
-"""Called with an inbox entry, the result of its turn (None if it raised), the outcome, and the seq of its message."""
+SettleEntry = Callable[[types.InboxEntry, events.TurnResult | None, str, int | None], Awaitable[str | None]]
+"""Called with an inbox entry, the result of its turn (None if it raised), the outcome, and the seq of its message.
+Returns the route that the reply is sent to, if any."""
 
 SenderEvent = events.Say | events.Moved | events.Quit
 """Events of a command that only its sender gets."""
@@ -140,8 +140,8 @@ class Runtime:
         """Help on keys that /help appends."""
         self._hints = ExitStack()
         self._closing = self._abandoned = False
-        self.send_to_chat: Callable[[str, events.Notice], object] = lambda _conversation_id, _notice: None
-        """Called with notices for chats; replaced by a front end that serves chats."""
+        self.send_to_chat: Callable[[str, str | None, events.Notice], object] = lambda _id, _route, _notice: None
+        """Called with notices for chats and the route of their turn; replaced by a front end that serves chats."""
         self.settle_entry: SettleEntry = self._settle_entry
         """Records the outcome of an inbox entry; replaced by a front end that reports it elsewhere too."""
         self.copies_turns = True
@@ -203,12 +203,15 @@ class Runtime:
             state.inbox_subscriptions -= takes_inbox
             self._discard_idle(state)
 
-    def publish(self, conversation_id: str, event: events.AnyEvent) -> None:
-        """Emit an event to all subscribers of a conversation."""
+    def publish(self, conversation_id: str, event: events.AnyEvent, route: str | None = None) -> None:
+        """Emit an event of a turn to all subscribers of a conversation.
+
+        `route` is that of the turn's message; None sends a notice to the chat of the conversation's last message.
+        """
         state = self._state(conversation_id)
         state.emit(event)
         if isinstance(event, events.Notice) and event.to_chats:
-            self.send_to_chat(conversation_id, event)
+            self.send_to_chat(conversation_id, route, event)
         self._discard_idle(state)
 
     # --- commands ------------------------------------------------------------------------------------
@@ -502,7 +505,9 @@ class Runtime:
         if outcome is None:
             return failed  # a failure of this entry does not hold back the others
         try:
-            await self.settle_entry(entry, result, outcome, started[0] if started else None)
+            route = await self.settle_entry(entry, result, outcome, started[0] if started else None)
+            if self.copies_turns and result is not None:
+                await self._copies(state.conversation_id, route).finish(result)
         except errors.HoldfastError as error:
             # Delivered again, it is the same message, which was answered.
             logger.warning("could not record the outcome of an inbox entry of %s: %s", state.conversation_id, error)
@@ -510,8 +515,11 @@ class Runtime:
 
     async def _settle_entry(
         self, entry: types.InboxEntry, _: events.TurnResult | None, outcome: str, seq: int | None
-    ) -> object:
-        return await self.db.mail.settle_inbox_entry(entry.id, outcome, seq)
+    ) -> None:
+        await self.db.mail.settle_inbox_entry(entry.id, outcome, seq)
+
+    def _copies(self, conversation_id: str, route: str | None) -> linked_chats.TurnCopies:
+        return linked_chats.TurnCopies(self.db, conversation_id, route, self.wake_sender)
 
     # --- titles --------------------------------------------------------------------------------------
 
@@ -550,9 +558,16 @@ class Runtime:
     async def _answer(
         self, state: ConversationState, message: events.Submit, future: asyncio.Future[events.TurnResult]
     ) -> None:
-        try:
+        copies = self._copies(state.conversation_id, message.route)
+
+        def emit(event: events.AnyEvent) -> None:
             # Not state.emit: a review emits after its turn, when the conversation may have another state.
-            result = await self._take_turn(state, message, partial(self.publish, state.conversation_id))
+            self.publish(state.conversation_id, event, message.route)
+            if self.copies_turns:
+                copies.on_event(event)
+
+        try:
+            result = await self._take_turn(state, message, emit)
         except Exception as error:
             # Border of the worker: the next message must be answered.
             logger.exception("a turn of %s failed", state.conversation_id)
@@ -562,7 +577,7 @@ class Runtime:
                 future.exception()  # marks it as retrieved: the subscribers got the notice
         else:
             if self.copies_turns:
-                await linked_chats.post_copies(self.db, message.route, result, self.wake_sender)
+                await copies.finish(result)
             if not future.done():
                 future.set_result(result)
 

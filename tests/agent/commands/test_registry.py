@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -104,6 +105,18 @@ async def test_command_needs_an_existing_conversation(name: str, db: AsyncSessio
         assert answer.startswith("error: ")
         assert "was deleted" in answer
         assert await db.list_sessions() == []
+
+
+async def test_link_off_ends_the_links_to_this_user_only(db: AsyncSessionDB) -> None:
+    async with open_runtime(db) as run:
+        await add_exchanges(db, 1)
+        code = re.findall(r"/link (\w{8})", await answer_text(run, "/link"))[0]
+        await db.contacts.link_by_code("red", "ann", code)
+        await db.contacts.link("blue", "ben", "red:ben")
+        assert await answer_text(run, "/link off") == "The links of ann (red) were removed."
+        assert [each.sender for each in await db.contacts.links()] == ["ben"]
+        assert await answer_text(run, "/link OFF") == "No chat is linked. If you created a code, /link replaces it."
+        assert "`/link CODE` to the agent in a chat" in await answer_text(run, f"/link {code}")
 
 
 @pytest.mark.parametrize("name", sorted({*commands.COMMANDS} - {*NEED_CONVERSATION, "link", "resume"}))

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import logging
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import gateway, platform
-from holdfast.gateway.platforms import plugins
-from holdfast.model import ScriptedModel, base
-from tests.support import agents, compaction, discord_server, mcp_raw_server
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import gateway, limits, platform
+from holdfast.gateway import settings as gateway_settings
+from holdfast.gateway.platforms import discord, plugins
+from holdfast.model import ScriptedModel
+from tests.support import agents, discord_server, mcp_raw_server, platform_contract
 from tests.support.approvals import Shell, shell_reply
 from tests.support.discord_server import ANN, BEN, BOT, CHANNEL, DM, THREAD, TOPIC, DiscordServer
-from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, wait_idle, wait_sent, wait_settled
+from tests.support.gateways import (
+    Gate,
+    delivery,
+    intercept,
+    open_gateway,
+    run_platform,
+    wait_idle,
+    wait_sent,
+    wait_settled,
+)
 from tests.support.polling import until_async
 
 PNG = base64.b64decode(mcp_raw_server.PNG)
@@ -38,18 +47,21 @@ def load(server: DiscordServer, **settings: Any) -> Any:
     return loaded
 
 
-@asynccontextmanager
-async def running(
+def running(
     db: AsyncSessionDB, server: DiscordServer, model: Any, settings: dict[str, Any] | None = None, **given: Any
-) -> AsyncIterator[gateway.Gateway]:
+) -> AbstractAsyncContextManager[gateway.Gateway]:
     """Run a gateway whose bot is connected."""
-    async with open_gateway(db, model, platforms=[load(server, **settings or {})], poll=0.02, **given) as (opened, _):
-        await opened.wait_ready()
-        yield opened
+    return run_platform(db, model, load(server, **settings or {}), **given)
 
 
 async def settled(db: AsyncSessionDB, *keys: str) -> list[types.InboundMessage]:
     return await wait_settled(db, *keys, platform="discord")
+
+
+def edit_key(message_id: str) -> str:
+    """Return the key of an edit that the server made at its usual time."""
+    at = datetime.fromisoformat(discord_server.AT).timestamp()
+    return f"{message_id}:{at:.6f}"
 
 
 def outgoing(text: str, **fields: Any) -> types.NewOutgoing:
@@ -58,59 +70,61 @@ def outgoing(text: str, **fields: Any) -> types.NewOutgoing:
     )
 
 
+def test_delivery_is_identified_by_its_store_and_refers_once_to_its_message() -> None:
+    fields: dict[str, Any] = {"platform": "discord", "at": 1.0, "address": {"reply_to": "7"}}
+    first, *others = [delivery(**{**fields, **each}) for each in ({}, {"at": 2.0}, {"chat": "dm:ben"}, {"id": 2})]
+    assert len({discord.nonce(each) for each in (first, *others)}) == 4
+    assert discord.nonce(first) == discord.nonce(delivery("Repeated", **fields))
+    assert discord.reference_of(first, 5) is not None
+    assert discord.reference_of(delivery(**fields, part=1), 5) is None
+
+
 # --- receiving
 
 
-async def test_direct_message_is_answered_once_however_often_it_arrives(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
-    async with running(db, server, ScriptedModel(["Hello!", "Again."])) as opened:
-        key = server.say("Hi")
-        server.repeat()
-        (found,) = await settled(db, key)
-        server.repeat()
-        await settled(db, server.say("And?"))
-        await wait_idle(opened, db)
-    assert server.texts() == ["Hello!", "Again."]
-    assert (found.sender, found.name, found.route) == ("11", "Ann", "agent:main:discord:dm:11")
-    assert ("POST", f"/channels/{DM}/typing", None) in server.requests
-
-
+@pytest.mark.parametrize("settings", [{}, {"message_content": True}], ids=["mentions", "all content"])
 async def test_messages_of_servers_need_a_mention_and_threads_are_separate_chats(
-    db: AsyncSessionDB, server: DiscordServer
+    settings: dict[str, Any], db: AsyncSessionDB, server: DiscordServer
 ) -> None:
     model = ScriptedModel(["One.", "Two.", "Three."])
-    async with running(db, server, model) as opened:
+    async with running(db, server, model, settings):
         ignored = [server.say("Just talking", channel=CHANNEL), server.say("I am a bot", author=BOT)]
+        ignored.append(server.say(f"<@{BOT}> I am a webhook", channel=CHANNEL, webhook_id=str(ANN)))
         ignored += [server.say(f"<@{BOT}>", channel=CHANNEL), server.say(f"<@{BOT}> joined", channel=CHANNEL, type=7)]
         found = await settled(db, server.say(f"<@{BOT}> Hi <@12>", channel=CHANNEL))
         found += await settled(db, server.say(f"Plans, <@{BOT}>?", channel=THREAD, author=BEN))
         quoted = {"message_reference": {"message_id": ignored[0], "channel_id": str(CHANNEL)}, "type": 19}
         quoted["referenced_message"] = server.messages[int(ignored[0])]
         found += await settled(db, server.say(f"<@{BOT}> this", channel=CHANNEL, **quoted))
-        await wait_idle(opened, db)
-        assert [await db.mail.inbound_by_key("discord", each) for each in ignored] == [None] * 4
+    assert [await db.mail.inbound_by_key("discord", each) for each in ignored] == [None] * 5
     assert [each.text for each in found] == ["Hi <@12>", "Plans, ?", "this"]
     group, thread = f"agent:main:discord:group:{CHANNEL}:@{ANN}", f"agent:main:discord:thread:{CHANNEL}:{THREAD}:@{BEN}"
     assert [each.route for each in found] == [group, thread, group]
+    sent = server.bodies("POST", f"/channels/{CHANNEL}/messages")
+    assert [each["message_reference"]["message_id"] for each in sent] == [int(found[0].key), int(found[2].key)]
     assert (server.texts(CHANNEL), server.texts(THREAD)) == (["One.", "Three."], ["Two."])
-    assert "Just talking" in str(model.requests[-1].messages[-1].content)
+    assert ("Just talking" in str(model.requests[-1].messages[-1].content)) == bool(settings)
     assert TOPIC not in str(model.requests)
 
 
 async def test_free_channel_needs_no_mention_and_its_threads_are_found(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
-    async with running(db, server, ScriptedModel(["Hello!"]), {"free_channels": [CHANNEL]}) as opened:
+    async with running(db, server, ScriptedModel(["Hello!"]), {"free_channels": [CHANNEL]}):
         server.unavailable.add(f"/channels/{THREAD}")
         await settled(db, server.say("Hi", channel=THREAD))
-        await wait_idle(opened, db)
     assert (server.texts(THREAD), server.unavailable) == (["Hello!"], set())
 
 
 async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, server: DiscordServer) -> None:
-    gate, model = Gate(), ScriptedModel([agents.calls("wait"), "One.", "Two."])
+    gate, model, failures = Gate(), ScriptedModel([agents.calls("wait"), "One.", "Two."]), [errors.StoreBusy()]
+
+    async def store_fails() -> None:
+        if failures:
+            raise failures.pop()
+
     async with running(db, server, model, tools=[agents.tool("wait", gate)]) as opened:
+        intercept(opened.handler, "delete", store_fails)
         server.say("Wait")
         await gate.reached.wait()
         second, third = server.say("Tow"), server.say("Three")
@@ -122,7 +136,6 @@ async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, serve
         last = server.say("/status")
         await settled(db, last)
         gate.go.set()
-        await wait_idle(opened, db)
     asked = [str(each.content) for each in model.requests[-1].messages if each.role == "user"]
     assert len(asked) == 2
     assert "Two" in asked[1]
@@ -130,15 +143,18 @@ async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, serve
 
 
 async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
-    db: AsyncSessionDB, server: DiscordServer
+    db: AsyncSessionDB, server: DiscordServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def only_ann(incoming: platform.Incoming, _: str) -> platform.AdmissionResult:
         return platform.AdmissionResult(incoming.sender == str(ANN), message="No access.")
 
-    model = ScriptedModel(["Seen."])
-    async with running(db, server, model, {"max_download_bytes": 100}, checks=[only_ann]) as opened:
+    monkeypatch.setattr(discord, "DOWNLOAD_PAUSE", 0.0)
+    checks = [only_ann, limits.RateLimits(db, gateway_settings.GatewayLimits(attachments=1))]
+    async with running(db, server, ScriptedModel(["Seen."]), {"max_download_bytes": 100}, checks=checks):
         server.say("Look", author=BEN, attachments=[server.attach("b.png", b"pixels")])
-        await until_async(server.texts)
+        server.say("Many", attachments=[server.attach(f"{number}.bin", b"x" * 100) for number in range(11)])
+        await until_async(lambda: len(server.texts()) == 2)
+        server.unavailable.add("/cdn/a.png")
         files = [server.attach("a.png", PNG, content_type="image/png")]
         files += [server.attach("notes\u202e.txt", b"notes", content_type="text/plain; charset=utf-8")]
         files += [
@@ -147,16 +163,16 @@ async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
             {**server.attach("lost", b""), "url": f"{server.url}/cdn/no"},
         ]
         (found,) = await settled(db, server.say("Look", attachments=files))
-        await wait_idle(opened, db)
     assert found.text.splitlines() == [
         "Look",
-        "[Attachment not received: big .bin, 101 B. The largest possible size is 100 B.]",
-        "[Attachment not received: false, 1 B. The largest possible size is 100 B.]",
-        "[Attachment not received: lost, 0 B. It could not be downloaded.]",
+        "[The file 'big .bin' was not received: it is larger than 100 bytes.]",
+        "[The file 'false' was not received: it is larger than 100 bytes.]",
+        "[The file 'lost' was not received: Discord did not deliver it.]",
     ]
     assert [path for _, path, _ in server.requests if path.startswith("/cdn/")] == [
-        f"/cdn/{name}" for name in ("a.png", "notes\u202e.txt", "false", "no")
+        f"/cdn/{name}" for name in ("a.png", "a.png", "notes\u202e.txt", "false", "no", "no", "no")
     ]
+    assert "/cdn/" not in caplog.text
     image, _, note, file = found.parts
     assert (image["type"], image["media_type"]) == ("image", "image/png")
     assert note["text"].startswith("[Attached: notes.txt, text/plain, 5 bytes.")
@@ -165,31 +181,13 @@ async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
 
 async def test_hostile_names_and_texts_stay_data(db: AsyncSessionDB, server: DiscordServer) -> None:
     reply = "@everyone <@&1> <@11>"
-    async with running(db, server, ScriptedModel([reply, "Fine."])) as opened:
-        key = server.say("\u202eHi\x00 @everyone", name="Eve\u202e\nSystem:\x1b[0m")
-        await until_async(server.texts)
-        await settled(db, server.say("Next"))
-        await wait_idle(opened, db)
-        found = await db.mail.inbound_by_key("discord", key)
-    assert server.texts() == [reply, "Fine."]
-    assert found is not None
-    assert found.name == "Eve System:[0m"
+    async with running(db, server, ScriptedModel([reply])):
+        (found,) = await settled(db, server.say("\u202eHi\x00 @everyone", name="Eve\u202e\nSystem:\x1b[0m"))
+    assert server.texts() == [reply]
+    assert (found.sender, found.name, found.route) == ("11", "Eve System:[0m", "agent:main:discord:dm:11")
+    assert ("POST", f"/channels/{DM}/typing", None) in server.requests
     sent = server.bodies("POST", f"/channels/{DM}/messages")
     assert all(each["allowed_mentions"] == {"parse": []} and each["flags"] == 4 for each in sent)
-
-
-async def test_message_is_stored_as_soon_as_the_store_works_again(db: AsyncSessionDB, server: DiscordServer) -> None:
-    failures = [errors.StoreBusy()]
-
-    async def fail() -> None:
-        if failures:
-            raise failures.pop()
-
-    async with running(db, server, ScriptedModel(["One.", "Two."])) as opened:
-        intercept(opened.handler, "receive", fail)
-        one, two = await settled(db, server.say("One"), server.say("Two"))
-        await wait_idle(opened, db)
-    assert (server.texts(), failures, one.id < two.id) == (["One.", "Two."], [], True)
 
 
 # --- connections
@@ -198,36 +196,139 @@ async def test_message_is_stored_as_soon_as_the_store_works_again(db: AsyncSessi
 async def test_events_of_a_disconnect_arrive_when_the_session_is_resumed(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
-    async with running(db, server, ScriptedModel(["One.", "Two."])) as opened:
+    async with running(db, server, ScriptedModel(["One.", "Two."])):
         await settled(db, server.say("One"))
         await server.disconnect()
         await settled(db, server.say("Two"))
-        await wait_idle(opened, db)
     assert (server.texts(), server.identified, server.resumed) == (["One.", "Two."], 1, 1)
 
 
-async def test_new_session_reads_the_messages_that_the_old_one_missed(
-    db: AsyncSessionDB, server: DiscordServer
+@pytest.mark.parametrize("restarts", [False, True], ids=["session", "process"])
+async def test_new_session_reads_missed_messages_before_new_ones(
+    restarts: bool, db: AsyncSessionDB, server: DiscordServer
 ) -> None:
-    async with running(db, server, ScriptedModel(["One.", "Two.", "Three.", "Four."])) as opened:
+    model, identify, keys = platform_contract.echo_model(), server.identify, []
+
+    def identify_and_say(socket: Any, intents: int) -> None:
+        identify(socket, intents)
+        keys.append(server.say("New"))
+
+    async with AsyncExitStack() as stack:
+        opened = await stack.enter_async_context(running(db, server, model))
         await settled(db, server.say("One"), server.say(f"<@{BOT}> Two", channel=THREAD))
         await wait_idle(opened, db)
-        await server.disconnect(forget=True)
+        if restarts:
+            await stack.aclose()
+        else:
+            await server.disconnect(forget=True)
         server.unavailable.add(f"/channels/{DM}/messages")
-        await settled(db, server.say("Three"), server.say(f"<@{BOT}> Four", channel=THREAD))
-        await wait_idle(opened, db)
-    assert (len(server.texts()), len(server.texts(THREAD)), server.identified) == (2, 2, 2)
-    assert not server.unavailable
+        keys += [server.say("Missed"), *(server.say(f"<@{BOT}> Missed", channel=THREAD) for _ in range(2))]
+        server.identify = identify_and_say  # type: ignore[method-assign]
+        if restarts:
+            await stack.enter_async_context(running(db, server, model))
+        await until_async(lambda: len(keys) == 4)
+        await settled(db, *keys)
+    assert server.texts() == ["re One", "re Missed", "re New"]
+    assert (len(server.texts(THREAD)), server.identified, server.unavailable) == (3, 2, set())
+    # By the first message, and once for those that were missed.
+    assert [path for _, path, _ in server.requests].count(f"/channels/{THREAD}") == 2
+
+
+async def test_missed_messages_of_a_channel_that_was_not_free_need_a_mention(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
+    model = platform_contract.echo_model()
+    for free in ([CHANNEL], []):
+        async with running(db, server, model, {"free_channels": free}):
+            await settled(db, server.say(f"<@{BOT}> One", channel=CHANNEL))
+        missed = [server.say("Just talking", channel=CHANNEL), server.say(f"<@{BOT}> Two", channel=CHANNEL)]
+        async with running(db, server, model, {"free_channels": [CHANNEL]}):
+            await settled(db, missed[1])
+        assert (await db.mail.inbound_by_key("discord", missed[0]) is not None) == bool(free)
+
+
+async def test_missed_message_whose_mention_was_added_by_an_edit_is_answered_once(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
+    model = platform_contract.echo_model()
+    async with running(db, server, model):
+        await settled(db, server.say(f"<@{BOT}> One", channel=CHANNEL))
+        edited = server.say("Two", channel=CHANNEL)
+        server.messages[int(edited)]["mentions"] = [discord_server.user(BOT)]
+        server.edit(edited, f"<@{BOT}> Two")
+        await settled(db, edit_key(edited))
+    answers = server.texts(CHANNEL)
+    async with running(db, server, model):
+        await settled(db, server.say(f"<@{BOT}> Three", channel=CHANNEL))
+    assert (len(answers), server.texts(CHANNEL)) == (2, [*answers, "re Three"])
+    assert await db.mail.inbound_by_key("discord", edited) is None
+
+
+async def test_missed_edit_of_a_known_message_is_received_once(db: AsyncSessionDB, server: DiscordServer) -> None:
+    model, delayed = platform_contract.echo_model(), server.say("Delayed")
+    async with running(db, server, model):
+        known, same = server.say("Known"), server.say("Same")
+        await settled(db, known, same)
+        # It is stored last, so that the next process reads the messages after it.
+        server.emit("MESSAGE_CREATE", server.messages[int(delayed)])
+        await settled(db, delayed)
+    server.edit(known, "Changed")
+    server.edit(same, "Same")
+    for text in ("Next", "Last"):
+        async with running(db, server, model):
+            if text == "Next":
+                (edit,) = await settled(db, edit_key(known))
+                assert platform.edited_key(edit) == known
+            await settled(db, server.say(text))
+    assert (len(server.texts()), sum("Changed" in each for each in server.texts())) == (6, 1)
+    assert await db.mail.inbound_by_key("discord", edit_key(same)) is None
+
+
+async def test_message_that_was_edited_before_its_session_read_it_is_answered_once(
+    db: AsyncSessionDB, server: DiscordServer
+) -> None:
+    model, identify, keys = platform_contract.echo_model(), server.identify, []
+
+    def identify_and_edit(socket: Any, intents: int) -> None:
+        identify(socket, intents)
+        keys.append(server.say("Tow"))
+        server.edit(keys[0], "Two")
+
+    async with running(db, server, model):
+        await settled(db, server.say("One"))
+    server.identify = identify_and_edit  # type: ignore[method-assign]
+    async with running(db, server, model):
+        await settled(db, edit_key(keys[0]), server.say("Three"))
+    assert len(server.texts()) == 3
+    assert await db.mail.inbound_by_key("discord", keys[0]) is None
+
+
+@pytest.mark.parametrize("missed", [4, 5])
+async def test_missed_messages_that_are_too_many_are_reported(
+    missed: int,
+    db: AsyncSessionDB,
+    server: DiscordServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(discord, "MAX_MISSED", 4)
+    async with running(db, server, platform_contract.echo_model()):
+        await settled(db, server.say("One"))
+    server.messages.clear()  # The position is known, though its message was deleted.
+    keys = [server.say(f"Missed {number}") for number in range(missed)]
+    async with running(db, server, platform_contract.echo_model()):
+        await settled(db, *keys[-4:])
+    is_received = await db.mail.inbound_by_key("discord", keys[0]) is not None
+    is_reported = f"reads only the newest 4 missed messages of channel {DM}" in caplog.text
+    assert (is_received, is_reported) == ((True, False) if missed == 4 else (False, True))
 
 
 async def test_two_gateways_of_one_bot_answer_once(db: AsyncSessionDB, server: DiscordServer) -> None:
     model = ScriptedModel(["Hello!"])
-    async with running(db, server, model) as first, running(db, server, model) as second:
+    async with running(db, server, model), running(db, server, model):
         server.interact({"name": "status", "type": 1})
         await settled(db, server.say("Hi"))
         await until_async(lambda: len(server.bodies("POST", "/callback")) == 2)
-        for each in (first, second):
-            await wait_idle(each, db)
     assert len(server.sent()) == 2
     assert server.texts().count("Hello!") == 1
 
@@ -248,48 +349,15 @@ async def test_due_messages_are_sent_while_the_platform_starts_and_stops(
 # --- sending
 
 
-async def test_long_reply_is_split_by_utf16_units(db: AsyncSessionDB, server: DiscordServer) -> None:
-    text = "🙂" * 2_500
-    async with running(db, server, ScriptedModel([text])) as opened:
-        await settled(db, server.say("Hi"))
-        await wait_idle(opened, db)
-    assert [len(each) for each in server.texts()] == [1_000, 1_000, 500]
-
-
-async def test_reply_is_streamed_into_a_draft(db: AsyncSessionDB, server: DiscordServer) -> None:
-    model = HeldModel("Hello there!")
-    async with running(db, server, model) as opened:
-        key = server.say("Hi")
-        await until_async(lambda: server.bodies("PATCH", ""))
-        (draft,) = server.sent()
-        model.released.set()
-        await settled(db, key)
-        await wait_idle(opened, db)
-    assert (server.texts(), server.sent()[0]["id"]) == (["Hello there!"], draft["id"])
-
-
-async def test_reply_is_sent_anew_if_its_draft_was_deleted(db: AsyncSessionDB, server: DiscordServer) -> None:
-    model = HeldModel("Hello there!")
-    async with running(db, server, model) as opened:
-        key = server.say("Hi")
-        await until_async(server.sent)
-        server.delete(server.sent()[0]["id"])
-        model.released.set()
-        await settled(db, key)
-        await wait_idle(opened, db)
-    assert server.texts() == ["Hello there!"]
-
-
 async def test_files_are_sent_up_to_a_size(db: AsyncSessionDB, server: DiscordServer) -> None:
-    blobs = [await db.blobs.put(bytes([number]), "image/png") for number in range(11)]
-    large = await db.blobs.put(b"x" * 11, "image/png")
+    small, large = [await db.blobs.put(b"x" * size, "image/png") for size in (10, 11)]
     async with running(db, server, ScriptedModel([]), {"max_upload_bytes": 10}):
-        await db.mail.post(outgoing("Look", attachments=[each.digest for each in (*blobs, large)]))
+        for blob in (large, small):
+            await db.mail.post(outgoing("", attachments=[blob.digest]))
         await wait_sent(db)
-    first, second, notice = server.sent()
-    assert [len(each["files"]) for each in (first, second)] == [10, 1]
-    assert first["files"][3] == (f"{blobs[3].digest[:12]}.png", b"\x03")
-    assert notice["content"].startswith("Not sent, because Discord accepts at most 10 B per file:")
+    notice, file = server.sent()
+    assert file["files"] == [(f"{small.digest[:12]}.png", b"x" * 10)]
+    assert notice["content"] == f"Not sent: `{large.digest[:12]}.png` (Discord accepts at most 10 B per file)"
 
 
 async def test_webhook_reply_goes_to_a_user_or_a_channel(db: AsyncSessionDB, server: DiscordServer) -> None:
@@ -308,15 +376,16 @@ async def test_webhook_reply_goes_to_a_user_or_a_channel(db: AsyncSessionDB, ser
         ([discord_server.drop], 2, None),
         ([discord_server.accept, discord_server.drop], 2, None),
         ([discord_server.respond(403, {"message": "Missing Access", "code": 50001})], 1, "Missing Access"),
+        ([discord_server.respond(400, {"message": "Cannot reply", "code": 160002})], 1, None),
     ],
-    ids=["rate limit", "temporary", "not reached", "outcome unknown", "final"],
+    ids=["rate limit", "temporary", "not reached", "outcome unknown", "final", "no reference"],
 )
 async def test_failed_send_is_repeated_without_a_duplicate(
     failures: list[Any], attempts: int, error: str | None, db: AsyncSessionDB, server: DiscordServer
 ) -> None:
     server.failures.extend(failures)
     async with running(db, server, ScriptedModel([])):
-        posted = await db.mail.post(outgoing("Once."))
+        posted = await db.mail.post(outgoing("Once.", address={"channel": str(DM), "reply_to": "1"}))
         await wait_sent(db)
         found = await db.mail.outgoing(posted.id)
     assert found is not None
@@ -327,7 +396,7 @@ async def test_failed_send_is_repeated_without_a_duplicate(
 
 async def test_long_rate_limit_is_left_to_the_gateway(db: AsyncSessionDB, server: DiscordServer) -> None:
     server.failures.append(discord_server.respond(429, {"retry_after": 500.0}, Via="x"))
-    async with running(db, server, ScriptedModel([])):
+    async with open_gateway(db, ScriptedModel(), platforms=[load(server)]):
         posted = await db.mail.post(outgoing("Later."))
         found = posted
 
@@ -346,7 +415,7 @@ async def test_long_rate_limit_is_left_to_the_gateway(db: AsyncSessionDB, server
 
 async def test_question_is_answered_by_a_button(db: AsyncSessionDB, server: DiscordServer) -> None:
     shell = Shell()
-    async with running(db, server, ScriptedModel([shell_reply("make install"), "Done."]), tools=[shell.tool]) as opened:
+    async with running(db, server, ScriptedModel([shell_reply("make install"), "Done."]), tools=[shell.tool]):
         key = server.say(f"<@{BOT}> Install it", channel=CHANNEL)
         await until_async(lambda: any(each["components"] for each in server.sent(CHANNEL)))
         await wait_sent(db)
@@ -356,7 +425,6 @@ async def test_question_is_answered_by_a_button(db: AsyncSessionDB, server: Disc
         await settled(db, f"interaction:{other}")
         assert not shell.ran
         await settled(db, f"interaction:{server.press(question, 'Allow once')}", key)
-        await wait_idle(opened, db)
     assert shell.ran
     assert server.texts(CHANNEL)[-1] == "Done."
     assert [each["type"] for each in server.bodies("POST", "/callback")] == [6, 7]
@@ -364,12 +432,11 @@ async def test_question_is_answered_by_a_button(db: AsyncSessionDB, server: Disc
 
 
 async def test_slash_commands_are_listed_and_run(db: AsyncSessionDB, server: DiscordServer) -> None:
-    async with running(db, server, ScriptedModel(["Hello!"])) as opened:
+    async with running(db, server, ScriptedModel(["Hello!"])):
         ((*listed,),) = server.bodies("PUT", "/commands")
         await settled(db, server.say("Hi"))
         data = {"name": "title", "type": 1, "options": [{"name": "arguments", "type": 3, "value": "Boats"}]}
         (found,) = await settled(db, f"interaction:{server.interact(data)}")
-        await wait_idle(opened, db)
     by_name = {each["name"]: each for each in listed}
     assert (by_name["title"]["options"][0]["name"], by_name["status"]["type"]) == ("arguments", 1)
     assert found.text == "/title Boats"
@@ -436,84 +503,15 @@ async def test_interaction_that_is_not_stored_is_reported(
     assert (answer["data"]["content"], server.sent()) == (expected, [])
 
 
-# --- settings
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
-        ({"token_env": "TOKEN", "token": "x"}, "unknown field `token`"),
-        ({"token_env": "OTHER"}, "OTHER is not set"),
-        ({"token_env": "EMPTY"}, "EMPTY does not contain a token"),
-        ({"token_env": "TOKEN", "api_url": "http://discord.test/api"}, r"api_url"),
-    ],
-)
-def test_invalid_settings_are_refused(table: dict[str, Any], message: str) -> None:
-    with pytest.raises(errors.SettingInvalid, match=message):
-        plugins.load({"discord": table}, {"TOKEN": "secret", "EMPTY": " "})
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "discord", None)
-    monkeypatch.delitem(sys.modules, "holdfast.gateway.platforms.discord", raising=False)
-    with pytest.raises(errors.SettingInvalid, match=r"not installed\. Run: .*\[discord\]"):
-        plugins.load({"discord": {"token_env": "TOKEN"}}, {"TOKEN": "secret"})
-
-
-async def test_wrong_token_is_reported_without_it(
-    db: AsyncSessionDB, server: DiscordServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    table = {"token_env": "TOKEN", "api_url": f"{server.url}/api/v10"}
-    chats = plugins.load({"discord": table}, {"TOKEN": "wrong-secret"})
-    async with open_gateway(db, ScriptedModel([]), platforms=chats):
-        await until_async(lambda: "stopped receiving" in caplog.text)
-    assert "Improper token" in caplog.text
-    assert "wrong-secret" not in caplog.text + repr(chats)
-
-
-# --- everything at once
-
-
-class Echo(ScriptedModel):
-    """A model that repeats the last message."""
-
-    async def stream(self, request: base.Request) -> Any:
-        yield base.ContentDelta(f"re {content_parts.text(request.messages[-1].content)}")
-        yield base.FinishDelta("stop")
-
-
-async def test_burst_at_the_compaction_threshold_has_one_continuation(
+async def test_refused_command_in_a_channel_shows_the_reason_to_its_user_only(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
-    slow, reached, go = compaction.blocked_summary()
-    given = {"summarizer": compaction.FakeSummarizer(), "remembers": True, "reviews": True}
-    async with running(db, server, Echo(window=compaction.WINDOW), **given) as opened:
-        (first,) = await settled(db, server.say("First"))
-        await wait_idle(opened, db)
-        here = first.conversation_id or ""
-        exchange = [types.NewMessage(role=role, content="It is windy there. " * 24) for role in ("user", "assistant")]
-        await db.append_messages(here, exchange * 40)
-        elsewhere = compaction.compacting_agent(db, compaction.FakeSummarizer(slow), session_id=here)
-        compacting = asyncio.create_task(elsewhere.compress_context())
-        await reached.wait()
-        keys = [server.say(f"Burst {number}") for number in range(5)]
-        await server.disconnect()
-        await db.mail.add_inbox_entry(here, "n1", "The build ended with 0.", kind="process")
-        opened.router.wake()
-        keys += [server.say(f"<@{BOT}> Other {number}", channel=CHANNEL, author=BEN) for number in range(3)]
-        keys += [server.say(f"<@{BOT}> Thread", channel=THREAD)]
-        go.set()
-        await compacting
-        await settled(db, *keys)
-        await until_async(lambda: any("The build ended" in each for each in server.texts()))
-        await wait_idle(opened, db)
-    own = [each for each in server.texts() if "The build ended" not in each]
-    assert own == ["re First", *(f"re Burst {number}" for number in range(5))]
-    assert len(server.texts()) == 7
-    assert server.texts(CHANNEL) == [f"re Other {number}" for number in range(3)]
-    assert server.texts(THREAD) == ["re Thread"]
-    sessions = await db.sessions(here)
-    assert [len(await db.continuations(each.id)) for each in sessions] == [1] * (len(sessions) - 1) + [0]
-    assert len(sessions) > 1
-    assert (await db.admin.fsck()).ok
+    async def refuse(*_: object) -> platform.AdmissionResult:
+        return platform.AdmissionResult(False, "limit", "Rate limit exceeded.")
+
+    async with running(db, server, ScriptedModel([]), checks=[refuse]):
+        server.interact({"name": "status", "type": 1}, channel=CHANNEL)
+        await until_async(lambda: server.bodies("POST", "/callback"))
+    (answer,) = server.bodies("POST", "/callback")
+    assert (answer["data"]["content"], answer["data"]["flags"]) == ("Rate limit exceeded.", 64)
+    assert server.sent(CHANNEL) == []

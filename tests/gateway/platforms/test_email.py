@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import logging
-import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from email import policy
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, cast
@@ -16,21 +16,22 @@ import pytest
 from hypothesis import strategies
 from imapclient import exceptions
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.agent import memory
+from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import access, gateway, platform
 from holdfast.gateway.platforms import plugins
-from holdfast.gateway.platforms.email import inbound_mail, mail_text, sender_checks
+from holdfast.gateway.platforms.email import inbound_mail, mail_text, outbound_mail, sender_checks
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
-from tests.support import compaction, gateways, tls
+from tests.support import gateways, recording_handler, tls
 from tests.support.approvals import Shell, shell_reply
 from tests.support.email_server import AGENT, ANN, AUTHSERV, BEN, MailServer, parse, text_of, write
+from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
+from tests.support.recording_handler import open_recorded
 
 PASS = f"{AUTHSERV}; dmarc=pass header.from=example.org"
 PNG = b"\x89PNG\r\n\x1a\n pixels"
 MAILBOX = inbound_mail.Mailbox("email", AGENT, frozenset({AGENT}), AUTHSERV)
+UNCHECKED = MAILBOX._replace(authserv="")
 
 
 @pytest.fixture
@@ -39,60 +40,34 @@ async def mail_server() -> AsyncIterator[MailServer]:
         yield running
 
 
-class RecordingHandler:
-    """Records the messages of the platform, or fails to store them."""
-
-    def __init__(self) -> None:
-        self.received: list[platform.Incoming] = []
-        self.error: errors.StoreError | None = None
-        self.reached, self.go = asyncio.Event(), asyncio.Event()
-        self.go.set()
-
-    async def receive(self, incoming: platform.Incoming) -> types.InboundMessage | None:
-        self.reached.set()
-        await self.go.wait()
-        if self.error is not None:
-            raise self.error
-        self.received.append(incoming)
-        return None
-
-
-@asynccontextmanager
-async def open_recorded(mail_server: MailServer, **given: Any) -> AsyncIterator[RecordingHandler]:
-    """Run the platform with a handler that records its messages."""
-    chat, handler = mail_server.platform(**given), RecordingHandler()
-    running = asyncio.create_task(chat.run(cast("platform.Handler", handler)))
-    await chat.wait_ready()
-    try:
-        yield handler
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
-
-
 @asynccontextmanager
 async def open_answering(
     mail_server: MailServer, db: AsyncSessionDB, model: Any, **given: Any
 ) -> AsyncIterator[gateway.Gateway]:
     """Run a gateway; at the end, wait until all mail is read and answered."""
-    async with gateways.open_gateway(db, model, platforms=[mail_server.platform()], **given) as (opened, _):
-        await opened.wait_ready()
+    async with gateways.run_platform(db, model, mail_server.platform(), **given) as opened:
         yield opened
         await until_async(mail_server.is_read)
-        await gateways.wait_idle(opened, db)
 
 
-def echo(request: models.Request) -> str:
-    return f"re {content_parts.text(request.messages[-1].content)}"
+delivery = functools.partial(gateways.delivery, platform="email", address={"to": ANN})
 
 
-def delivery(text: str = "Hi", **given: Any) -> platform.Delivery:
-    known = {"id": 1, "platform": "email", "chat": "dm:ann", "attachments": [], "kind": "reply", "at": time.time()}
-    return platform.Delivery(text=text, **{"address": {"to": ANN}, **known, **given})
+def read_mail(raw: bytes, mailbox: inbound_mail.Mailbox = MAILBOX) -> platform.Incoming:
+    return inbound_mail.read_headers(raw.partition(b"\r\n\r\n")[0], mailbox).with_body(raw)
 
 
 def read(mail: EmailMessage) -> platform.Incoming:
-    return inbound_mail.parse(mail.as_bytes(), MAILBOX)
+    return read_mail(mail.as_bytes())
+
+
+def sender_of(headers: Iterable[tuple[str, str]], mailbox: inbound_mail.Mailbox = MAILBOX) -> str | None:
+    """Return the sender of a mail with these headers, or None if the mail is ignored."""
+    raw = "".join(f"{name}: {value}\r\n" for name, value in headers) + "\r\nHi\r\n"
+    try:
+        return read_mail(raw.encode(), mailbox).sender
+    except sender_checks.IgnoredMail:
+        return None
 
 
 # --- threads --------------------------------------------------------------------------------------------------
@@ -116,7 +91,7 @@ async def test_mail_is_answered_in_its_thread(mail_server: MailServer, db: Async
 
 
 async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    async with open_answering(mail_server, db, ScriptedModel([echo] * 6)) as opened:
+    async with open_answering(mail_server, db, echo_model()) as opened:
         mail_server.deliver(first := write("One", Subject="Boats"))
         mail_server.deliver(write("Other", Subject="Boats"))
         await until_async(lambda: len(mail_server.sent) == 2)
@@ -126,7 +101,8 @@ async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, d
         # Outlook does not repeat the first id. Ben continues the thread, and gets a conversation of his own.
         mail_server.deliver(write("Three", answers=reply, References=""))
         mail_server.deliver(write("Four", answers=first))
-        mail_server.deliver(write("Five", BEN, answers=reply))
+        history = f"\n\nOn Monday, {AGENT} wrote:\n> re Subject: Boats"
+        mail_server.deliver(write(f"Five{history}", BEN, answers=reply))
         await until_async(mail_server.is_read)
         await gateways.wait_idle(opened, db)
         keys = [f"{parse(raw)['From']} {parse(raw)['Message-ID']}" for raw, _ in mail_server.mails]
@@ -135,7 +111,7 @@ async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, d
         ]
     assert one == two == three == four
     assert len({one, other, five}) == 3
-    assert mail_server.texts(BEN) == ["re Five"]
+    assert [each.replace("\r", "") for each in mail_server.texts(BEN)] == [f"re Five{history}"]
     expected = [
         "re Subject: Boats\n\nFour",
         "re Subject: Boats\n\nOne",
@@ -148,7 +124,7 @@ async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, d
 
 async def test_mail_to_several_people_is_a_group(mail_server: MailServer) -> None:
     many = ", ".join(f"p{number}@example.org" for number in range(inbound_mail.MAX_OTHERS + 1))
-    async with open_recorded(mail_server, aliases=["Help@holdfast.test"]) as handler:
+    async with open_recorded(mail_server.platform(aliases=["Help@holdfast.test"])) as handler:
         mail_server.deliver(write("direct", to=f"help@holdfast.test, {ANN}"))
         mail_server.deliver(write("hidden", to="undisclosed-recipients:;"))
         mail_server.deliver(write("group", to=f"{AGENT}, {BEN}", Cc="Cy <cy@example.org>"))
@@ -164,12 +140,21 @@ async def test_mail_to_several_people_is_a_group(mail_server: MailServer) -> Non
     ]
 
 
-async def test_reply_in_a_group_goes_to_all_recipients(mail_server: MailServer, db: AsyncSessionDB) -> None:
+async def test_reply_in_a_group_goes_to_all_recipients(
+    mail_server: MailServer, db: AsyncSessionDB, caplog: pytest.LogCaptureFixture
+) -> None:
     mail_server.refused = {"cy@example.org": "550 No such user"}
     async with open_answering(mail_server, db, ScriptedModel(["Hello."])):
         mail_server.deliver(write("Hi", Cc=f"{BEN}, cy@example.org"))
     assert [(each["To"], each["Cc"]) for each in mail_server.sent] == [(ANN, f"{BEN}, cy@example.org")]
     assert mail_server.recipients == [[ANN, BEN]]
+    assert "the server refused 'cy@example.org' as a recipient: 550 'No such user'" in caplog.text
+
+
+async def test_mail_that_one_of_its_recipients_may_accept_later_is_retried(mail_server: MailServer) -> None:
+    mail_server.refused = {ANN: "550 No such user", BEN: "450 Mailbox busy"}
+    with pytest.raises(errors.SendFailed):
+        await mail_server.platform().send(delivery(address={"chat": ANN, "cc": [BEN]}))
 
 
 async def test_webhook_reply_begins_a_thread(mail_server: MailServer) -> None:
@@ -186,49 +171,19 @@ async def test_webhook_reply_begins_a_thread(mail_server: MailServer) -> None:
 # --- receipt --------------------------------------------------------------------------------------------------
 
 
-async def test_mail_is_marked_as_read_after_it_is_stored(mail_server: MailServer) -> None:
-    async with open_recorded(mail_server) as handler:
-        handler.go.clear()
-        uid = mail_server.deliver(write("Hi"))
-        await handler.reached.wait()
-        assert not mail_server.flags(uid)
-        handler.go.set()
-        await until_async(lambda: mail_server.flags(uid) == {"\\Seen"})
-
-
-async def test_mail_that_could_not_be_stored_is_received_again(mail_server: MailServer) -> None:
-    chat, handler = mail_server.platform(), RecordingHandler()
-    handler.error = errors.StoreError("The disk is full.")
-    mail_server.deliver(write("Hi"))
-    with pytest.raises(errors.StoreError):
-        await chat.run(cast("platform.Handler", handler))
-    assert not mail_server.is_read()
-    async with open_recorded(mail_server) as again:
-        assert mail_server.is_read()
-    assert [each.text for each in again.received] == ["Hi"]
-
-
 async def test_mail_received_again_is_answered_once(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    mail_server.lost_commands = ["UID STORE", "UID STORE"]  # The mail is stored, and not marked as read.
+    # The mail is not read at first, then stored and not marked as read.
+    mail_server.lost_commands = ["UID FETCH 1 (BODY", "UID STORE", "UID STORE"]
     async with open_answering(mail_server, db, ScriptedModel(["One.", "Two."])):
         mail_server.deliver(mail := write("Hi"))
         mail_server.deliver(mail)  # Another copy, for example by an alias.
     assert mail_server.texts() == ["One."]
-    assert mail_server.commands.count("LOGIN") == 3
-
-
-async def test_lost_connection_is_opened_again(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    async with open_answering(mail_server, db, ScriptedModel([echo, echo])):
-        mail_server.disconnect()
-        mail_server.deliver(write("One"))
-        await until_async(lambda: mail_server.texts() == ["re One"])
-        mail_server.lost_commands = ["UID FETCH"]
-        mail_server.deliver(write("Two"))
-    assert mail_server.texts() == ["re One", "re Two"]
+    assert [each.text for each in await db.mail.inbound_with_prefix("email", ANN)] == ["Hi"]
+    assert mail_server.commands.count("LOGIN") == 4
 
 
 async def test_new_mail_ends_the_wait(mail_server: MailServer) -> None:
-    async with open_recorded(mail_server, poll_seconds=1_000) as handler:
+    async with open_recorded(mail_server.platform(poll_seconds=1_000)) as handler:
         for text in ("One", "Two"):
             await until_async(lambda: mail_server.idle)
             mail_server.deliver(write(text))
@@ -239,7 +194,7 @@ async def test_new_mail_ends_the_wait(mail_server: MailServer) -> None:
 
 async def test_server_without_idle_is_polled(mail_server: MailServer) -> None:
     mail_server.capabilities = "IMAP4rev1"
-    async with open_recorded(mail_server, poll_seconds=0.01) as handler:
+    async with open_recorded(mail_server.platform(poll_seconds=0.01)) as handler:
         mail_server.deliver(write("Hi"))
         await until_async(lambda: handler.received)
 
@@ -253,9 +208,9 @@ async def test_connections_are_encrypted_by_default(tmp_path: Path, monkeypatch:
         with pytest.raises(errors.SendFailed, match="could not be used"):  # The certificate is not trusted.
             await chat.send(delivery())
         with pytest.raises(OSError, match="certificate verify failed"):
-            await chat.run(cast("platform.Handler", RecordingHandler()))
+            await chat.run(cast("platform.Handler", recording_handler.RecordingHandler()))
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
-        async with open_recorded(server, **options) as handler:
+        async with open_recorded(server.platform(**options)) as handler:
             server.deliver(write("Hi"))
             await until_async(lambda: handler.received)
         chat = server.platform(**options)
@@ -265,30 +220,18 @@ async def test_connections_are_encrypted_by_default(tmp_path: Path, monkeypatch:
         assert server.texts() == ["Hi", "Hi"]
 
 
+async def test_server_without_encryption_gets_no_password(mail_server: MailServer) -> None:
+    report = await mail_server.platform(imap_security="starttls", smtp_security="starttls").check_access()
+    assert (len(report.problems), "LOGIN" in mail_server.commands) == (2, False)
+
+
 async def test_wrong_password_is_an_error_without_the_password(mail_server: MailServer) -> None:
     wrong = plugins.load({"email": {**mail_server.settings(), "password_env": "WRONG"}}, {"WRONG": "wrong-secret"})[0]
     with pytest.raises(exceptions.LoginError) as refused:
-        await wrong.run(cast("platform.Handler", RecordingHandler()))
+        await wrong.run(cast("platform.Handler", recording_handler.RecordingHandler()))
     with pytest.raises(errors.SendFailed, match="535") as failed:
         await wrong.send(delivery())
     assert "wrong-secret" not in f"{refused.value} {failed.value}"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"trusted_authserv": ""}, "set `trusted_authserv`"),
-        ({"accept_forged_senders": True}, "set `trusted_authserv`"),
-        ({"imap_host": "mail.example.org"}, "must be encrypted"),
-        ({"smtp_host": "mail.example.org"}, "must be encrypted"),
-        ({"address": "Agent <agent@example.org>"}, "mail addresses"),
-        ({"aliases": ["*"]}, "mail addresses"),
-        ({"pass": "x"}, "unknown field"),
-    ],
-)
-async def test_invalid_settings_are_refused(given: dict[str, Any], message: str, mail_server: MailServer) -> None:
-    with pytest.raises(errors.SettingInvalid, match=message):
-        mail_server.platform(**given)
 
 
 # --- senders --------------------------------------------------------------------------------------------------
@@ -303,6 +246,12 @@ async def test_invalid_settings_are_refused(given: dict[str, Any], message: str,
         ),
         pytest.param([f"{AUTHSERV}; dkim=pass header.d=example.org"], True, id="DKIM"),
         pytest.param([f"{AUTHSERV}; dkim=pass header.i=@example.org header.s=s"], True, id="DKIM identity"),
+        pytest.param(
+            [f"{AUTHSERV}; dmarc=none header.from=example.org; dkim=pass header.d=example.org"],
+            True,
+            id="no DMARC policy",
+        ),
+        pytest.param([f"{AUTHSERV}; dmarc=none header.from=example.org"], False, id="neither DMARC nor DKIM"),
         pytest.param(
             [f"{AUTHSERV}; dkim=fail header.d=a; dkim/1=pass header.d=example.org"], True, id="two signatures"
         ),
@@ -326,20 +275,25 @@ async def test_invalid_settings_are_refused(given: dict[str, Any], message: str,
             [f'{AUTHSERV}; spf=pass smtp.mailfrom="; dmarc=pass header.from=example.org;"@e.test'], False, id="quoted"
         ),
         pytest.param(
+            [f'{AUTHSERV}; spf=pass smtp.mailfrom="\\"; dmarc=pass header.from=example.org; \\""@e.test'],
+            False,
+            id="escaped quotation marks",
+        ),
+        pytest.param(
+            [f"{AUTHSERV}; dkim=pass header.d=example.org header.i=(@e.test; dmarc=fail header.from=example.org"],
+            False,
+            id="unclosed comment",
+        ),
+        pytest.param(
             [f"{AUTHSERV}; spf=none =?utf-8?q?;_dmarc=3Dpass_header.from=3Dexample.org?="], False, id="encoded"
         ),
         pytest.param([f"{AUTHSERV} dmarc=pass header.from=example.org"], False, id="no separator"),
     ],
 )
 def test_sender_needs_the_result_of_the_receiving_server(results: list[str], is_authentic: bool) -> None:
-    headers = "".join(f"Authentication-Results: {each}\r\n" for each in results)
-    raw = f"{headers}From: {ANN}\r\nTo: {AGENT}\r\n\r\nHi\r\n".encode()
-    if is_authentic:
-        assert inbound_mail.parse(raw, MAILBOX).sender == ANN
-    else:
-        with pytest.raises(sender_checks.IgnoredMail, match="did not authenticate"):
-            inbound_mail.parse(raw, MAILBOX)
-    assert inbound_mail.parse(raw, MAILBOX._replace(authserv="")).sender == ANN
+    headers = [*(("Authentication-Results", each) for each in results), ("From", ANN), ("To", AGENT)]
+    assert (sender_of(headers) == ANN) is is_authentic
+    assert sender_of(headers, UNCHECKED) == ANN
 
 
 @hypothesis.given(strategies.text(strategies.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=60))
@@ -366,6 +320,8 @@ def test_text_of_the_sender_in_results_authenticates_nothing(text: str) -> None:
         (f"<{ANN}> {BEN}", None),
         (f"{ANN}, {BEN}", None),
         (f"{ANN}\r\nFrom: {BEN}", None),
+        (f"{ANN}\r\nTo: {BEN}", None),
+        ("(a)" * 1_500 + f" <{ANN}>", None),
         (f"People: {ANN};", None),
         (f"<{ANN}>\0<{BEN}>", None),
         (f"{ANN} (<{BEN}>)", None),
@@ -378,12 +334,7 @@ def test_text_of_the_sender_in_results_authenticates_nothing(text: str) -> None:
     ],
 )
 def test_sender_is_exactly_one_plain_address(value: str, sender: str | None) -> None:
-    raw = f"Authentication-Results: {PASS}\r\nFrom: {value}\r\nTo: {AGENT}\r\n\r\nHi\r\n".encode()
-    if sender is not None:
-        assert inbound_mail.parse(raw, MAILBOX).sender == sender
-    else:
-        with pytest.raises(sender_checks.IgnoredMail):
-            inbound_mail.parse(raw, MAILBOX)
+    assert sender_of([("Authentication-Results", PASS), ("From", value), ("To", AGENT)]) == sender
 
 
 async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: MailServer, db: AsyncSessionDB) -> None:
@@ -397,6 +348,8 @@ async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: Mai
     assert mail_server.texts() == ["Hello."]
     (code,) = mail_server.texts(BEN)
     assert "pairing code" in code
+    bodies = [each for each in mail_server.commands if "BODY.PEEK[]" in each]
+    assert bodies == ["UID FETCH 5 (BODY.PEEK[])"], "only mail of senders with access is read"
     assert len(mail_server.sent) == 2
 
 
@@ -425,14 +378,8 @@ async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: Mai
 )
 def test_mail_of_programs_is_not_answered(headers: dict[str, str]) -> None:
     known = {"Authentication-Results": PASS, "From": ANN, "Auto-Submitted": "no", "Return-Path": f"<{ANN}>"}
-    mailbox = MAILBOX._replace(authserv="")
-    for fields in ({**known, **headers}, known):
-        raw = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\nHi\r\n"
-        if fields is known:
-            assert inbound_mail.parse(raw, mailbox).text == "Hi"
-        else:
-            with pytest.raises(sender_checks.IgnoredMail):
-                inbound_mail.parse(raw, mailbox)
+    assert sender_of(known.items(), UNCHECKED) == ANN
+    assert sender_of({**known, **headers}.items(), UNCHECKED) is None
 
 
 async def test_own_replies_are_never_answered(mail_server: MailServer, db: AsyncSessionDB) -> None:
@@ -450,10 +397,10 @@ async def test_own_replies_are_never_answered(mail_server: MailServer, db: Async
 
 # --- content --------------------------------------------------------------------------------------------------
 
-REPLY_HEADERS = {"In-Reply-To": inbound_mail.message_id("0" * 20, 1, 1.0, AGENT)}
+REPLY_HEADERS = {"In-Reply-To": inbound_mail.message_id("0" * 20, inbound_mail.reader_of(ANN), 1, 1.0, AGENT)}
 HTML = (
     "<html><head><title>t</title><style>p {}</style></head><body><p>One &amp;\n two</p><ul><li>a</li><li>b</li></ul>"
-    "three<br>four<div>On Monday someone wrote:</div><blockquote><p>old</p></blockquote></body></html>"
+    "three<br>four<div>On Monday at 10:40 Ann wrote:</div><blockquote><p>old</p></blockquote></body></html>"
 )
 
 
@@ -470,10 +417,21 @@ HTML = (
         pytest.param(" \n/deny 2 No.\n> old", REPLY_HEADERS, "/deny 2 No.", id="command in a reply"),
         pytest.param("/etc is full\nHelp", {}, "/etc is full\nHelp", id="no command"),
         pytest.param("Hi\n-- \nAnn\n/approve 1", {}, "Hi", id="signature"),
-        pytest.param("New\n\nAnn wrote:\n> old\n> older\n", REPLY_HEADERS, "New", id="history"),
+        pytest.param("New\n\nOn 5/18/2026 Ann wrote:\n> old\n> older\n", REPLY_HEADERS, "New", id="history"),
         pytest.param("New\n\nOn Mon, Ann\n<a@b.c>\nwrote:\n\n> old", REPLY_HEADERS, "New", id="long attribution"),
-        pytest.param("Do this:\n> old", REPLY_HEADERS, "", id="attribution only"),
-        pytest.param("My list:\na\nb\nc\n> old", REPLY_HEADERS, "My list:\na\nb\nc", id="text above a quotation"),
+        pytest.param(
+            "On 18.11.26 10:40, Ann wrote:\n> a", REPLY_HEADERS, "On 18.11.26 10:40, Ann wrote:\n> a", id="all"
+        ),
+        pytest.param("Translate:\n\n> a", REPLY_HEADERS, "Translate:\n\n> a", id="own quotation"),
+        pytest.param(
+            "Hi.\nFix these:\n> a\n> b", REPLY_HEADERS, "Hi.\nFix these:\n> a\n> b", id="text above a quotation"
+        ),
+        pytest.param(
+            "Book it.\n\nOn Mon at 10:40, Ben wrote:\n> The boat",
+            {**REPLY_HEADERS, "Cc": BEN},
+            "Book it.\n\nOn Mon at 10:40, Ben wrote:\n> The boat",
+            id="history that others may have written",
+        ),
         pytest.param("> Shall I?\nYes\n> And?\nNo", REPLY_HEADERS, "> Shall I?\nYes\n> And?\nNo", id="answers between"),
         pytest.param("New\n-----Original Message-----\nFrom: A\nold", REPLY_HEADERS, "New", id="Outlook"),
         pytest.param(f"New\n{'_' * 32}\nVon: A\nold", REPLY_HEADERS, "New", id="Outlook in German"),
@@ -482,31 +440,48 @@ HTML = (
         pytest.param(
             HTML,
             {"Content-Type": "text/html"},
-            "One & two\n- a\n- b\nthree\nfour\nOn Monday someone wrote:\n> old",
+            "One & two\n- a\n- b\nthree\nfour\nOn Monday at 10:40 Ann wrote:\n> old",
             id="HTML",
         ),
         pytest.param(
             HTML,
             {"Content-Type": "text/html", **REPLY_HEADERS},
-            "One & two\n- a\n- b\nthree\nfour\nOn Monday someone wrote:",
+            "One & two\n- a\n- b\nthree\nfour",
             id="HTML reply",
         ),
+        pytest.param(
+            "<head><title/><style/></head><body>Hi<style>p</style></body>",
+            {"Content-Type": "text/html"},
+            "Hi",
+            id="empty",
+        ),
+        pytest.param("<style>p<body>Hi", {"Content-Type": "text/html"}, "Hi", id="unclosed style"),
         pytest.param("a\0b\x1b[2J\r\nc", {}, "ab[2J\nc", id="control characters"),
     ],
 )
 def test_text_is_the_new_part_of_the_body(text: str, headers: dict[str, str], expected: str) -> None:
     fields = {"Authentication-Results": PASS, "From": ANN, "To": AGENT, **headers}
     raw = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\n" + text.encode()
-    assert inbound_mail.parse(raw, MAILBOX).text == expected
+    assert read_mail(raw).text == expected
+
+
+async def test_empty_reply_is_not_answered(mail_server: MailServer, db: AsyncSessionDB) -> None:
+    async with open_answering(mail_server, db, ScriptedModel(["Hello."])):
+        mail_server.deliver(write(" "))
+        mail_server.deliver(write("Hi"))
+    assert mail_server.texts() == ["Hello."]
+    assert len(await db.list_sessions()) == 1
 
 
 @pytest.mark.parametrize("line", ["x\n", "\n"])
 def test_history_of_a_long_mail_is_removed_in_linear_time(line: str) -> None:
     # Quadratic time exceeds the timeout of the test.
     text = "New" + line * (mail_text.MAX_PARSED // len(line) - 50) + "\nEnd"
-    is_removed = mail_text.strip_history(f"{text}\n\nAnn wrote:\n> old") == text
+    is_removed = mail_text.strip_history(f"{text}\n\nAt 10:40 Ann wrote:\n> old") == text
     is_refused = mail_text.strip_history(too_long := line * mail_text.MAX_PARSED + "\n> old") == too_long
     assert (is_removed, is_refused) == (True, True)
+    long_line = "10.40 @" * (mail_text.MAX_PARSED // 8) + ":\n> old"
+    assert mail_text.strip_history(long_line) == long_line
 
 
 NESTED = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n" % (n, n) for n in range(2_000))
@@ -523,6 +498,12 @@ NESTED = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\r\n\r\n--b%d\r\n
         pytest.param(b"Content-Type: multipart/mixed\r\n\r\nHi", id="no boundary"),
         pytest.param(b"Content-Type: multipart/alternative; boundary=x\r\n\r\n--x\r\n\r\nHi", id="unclosed part"),
         pytest.param(NESTED, id="nested parts"),
+        pytest.param(b"Content-Type: multipart/mixed; boundary=x\r\n\r\n" + b"--x\r\n\r\n" * 2_000, id="many parts"),
+        pytest.param(
+            b"Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\nContent-Type: text/plain" + b"; a=b" * 200_000,
+            id="long header of a part",
+        ),
+        pytest.param(b"Cc: " + b"(a)" * 32_000 + b"\r\n\r\nHi", id="long recipients"),
         pytest.param(
             b"Content-Type: text/html\r\n\r\n" + b"<!--" * 200_000 + b"--><b " * 90_000 + b"<!" * 90_000,
             id="unclosed HTML",
@@ -549,6 +530,12 @@ async def test_hostile_mail_stops_nothing(rest: bytes, mail_server: MailServer, 
         assert all("evil" not in str(value) for value in mail.values())
 
 
+def test_structure_that_takes_too_long_to_parse_is_not_read() -> None:
+    nested = NESTED[: NESTED.index(b"b300")] + b"\r\n" * 200_000
+    with pytest.raises(mail_text.UnreadableMail, match="too complex"):
+        mail_text.parse(nested, policy.default, max_seconds=0.1)
+
+
 async def test_mail_that_cannot_be_parsed_is_flagged(
     mail_server: MailServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -557,7 +544,7 @@ async def test_mail_that_cannot_be_parsed_is_flagged(
 
     monkeypatch.setattr(mail_text, "read_parts", fail)
     with caplog.at_level(logging.ERROR):
-        async with open_recorded(mail_server):
+        async with open_recorded(mail_server.platform()):
             uid = mail_server.deliver(write("Hi"))
             await until_async(lambda: mail_server.flags(uid) == {"\\Seen", "\\Flagged"})
     assert "cannot read mail 1" in caplog.text
@@ -573,7 +560,7 @@ async def test_files_are_received(mail_server: MailServer) -> None:
     two = EmailMessage()
     two.set_content("below", disposition="inline")
     mail.attach(two)
-    async with open_recorded(mail_server, max_mail_kilobytes=20) as handler:
+    async with open_recorded(mail_server.platform(max_mail_kilobytes=20)) as handler:
         mail_server.deliver(mail)
         mail_server.deliver(write("x" * 30_000, Subject="Big"))
         await until_async(lambda: len(handler.received) == 2)
@@ -587,20 +574,38 @@ async def test_files_are_received(mail_server: MailServer) -> None:
     assert first.attachments[0].data == PNG
     assert b"inner" in first.attachments[2].data
     assert (second.text, second.attachments) == (
-        f"Subject: Big\n\n{inbound_mail.TOO_LARGE.format(size=31, limit=20)}",
+        f"Subject: Big\n\n{inbound_mail.NOT_READ.format(why='it has 31 kilobytes, and the limit is 20')}",
         (),
     )
 
 
 async def test_files_are_sent(mail_server: MailServer) -> None:
-    async def content() -> bytes:
-        return PNG
-
-    files = (platform.OutgoingFile("a.png", "image/png", len(PNG), "d", content),)
+    files = (gateways.outgoing_file("a.png", "image/png", PNG),)
     await mail_server.platform().send(delivery("Look", files=files))
     (sent,) = mail_server.sent
     assert text_of(sent) == "Look"
     assert [(each.get_filename(), each.get_content()) for each in sent.iter_attachments()] == [("a.png", PNG)]
+
+
+async def test_attached_report_is_sent_as_a_plain_file(mail_server: MailServer) -> None:
+    files = (gateways.outgoing_file("report", "message/delivery-status", b"Status: 5.0.0"),)
+    await mail_server.platform().send(delivery("Look", files=files))
+    (file,) = mail_server.sent[0].iter_attachments()
+    assert (file.get_content_type(), file.get_content()) == ("application/octet-stream", b"Status: 5.0.0")
+
+
+def test_mail_program_fetches_nothing_for_a_reply() -> None:
+    text = "<img src='http://evil.test/a'> ![b](http://evil.test/b)"
+    body = outbound_mail.build(delivery(text), AGENT, []).get_body(("html",))
+    assert body is not None
+    assert "<img" not in body.get_content()
+
+
+def test_long_ids_are_written_as_they_are() -> None:
+    ids = [f"<{number}{'x' * 90}@example.org>" for number in range(3)]
+    mail = outbound_mail.build(delivery(address={"to": ANN, "references": ids}), AGENT, []).as_bytes()
+    assert f"In-Reply-To: {ids[2]}\r\n".encode() in mail
+    assert "References: {}\r\n {}\r\n {}\r\n".format(*ids).encode() in mail
 
 
 async def test_approval_is_answered_by_a_reply(mail_server: MailServer, db: AsyncSessionDB) -> None:
@@ -625,6 +630,7 @@ async def test_approval_is_answered_by_a_reply(mail_server: MailServer, db: Asyn
         ("451 Try again", "", errors.SendFailed),
         ("421 Shutting down", "", errors.SendFailed),
         ("552 Too large", "", errors.SendRefused),
+        ("550 5.4.5 Daily user sending limit exceeded", "", errors.SendFailed),
         ("", "450 Mailbox busy", errors.SendFailed),
         ("", "550 No such user", errors.SendRefused),
         ("lose", "", errors.SendFailed),
@@ -653,52 +659,3 @@ async def test_failed_reply_is_sent_again_with_the_same_id(mail_server: MailServ
         mail_server.deliver(write("Hi"))
     assert mail_server.texts() == ["Hello."] * 2
     assert len({each["Message-ID"] for each in mail_server.sent}) == 1
-
-
-# --- everything at once ---------------------------------------------------------------------------------------
-
-
-class Echo:
-    """Repeats the last message, and finds nothing to remember in reviews."""
-
-    name, window = "echo/model", compaction.WINDOW
-
-    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
-        yield models.ContentDelta("nothing" if request.system == memory.INSTRUCTIONS else echo(request))
-        yield models.FinishDelta("stop")
-
-    async def close(self) -> None:
-        pass
-
-
-async def test_everything_at_once_continues_one_conversation_and_answers_each_message_once(
-    mail_server: MailServer, db: AsyncSessionDB
-) -> None:
-    await compaction.fill(db, owner="email:ann%40example.org")
-    first = write("One")
-    thread = inbound_mail.digest(first["Message-ID"])
-    await db.bind_route(f"agent:main:email:dm:ann%40example.org:{thread}", "talk", version=0)
-    summarize, started, proceed = compaction.blocked_summary()
-    options = {"summarizer": compaction.FakeSummarizer(summarize), "remembers": True, "reviews": True}
-    async with open_answering(mail_server, db, Echo(), **options) as opened:
-        mail_server.deliver(first)
-        await started.wait()
-        mails = [first, *(write(text, answers=first) for text in ("Two", "Three", "Four")), write("Five", BEN)]
-        for mail in mails[1:]:
-            mail_server.deliver(mail)
-        mail_server.lost_commands = ["UID STORE"]
-        mail_server.failures = ["451 Try again"]
-        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
-        opened.router.wake()
-        for mail in mails:  # Every mail arrives again, and the connection is lost.
-            mail_server.deliver(mail)
-        mail_server.disconnect()
-        proceed.set()
-        keys = [f"{mail['From']} {mail['Message-ID']}" for mail in mails]
-        found = await gateways.wait_settled(db, *keys, platform="email")
-    assert [each.outcome for each in found] == ["answered"] * len(mails)
-    replies = [each for each in mail_server.texts() if "The build ended" not in each]
-    assert (replies, len(mail_server.texts())) == (["re One", "re Two", "re Three", "re Four"], 5)
-    assert mail_server.texts(BEN) == ["re Five"]
-    assert {each.conversation_id for each in found[:4]} == {"talk"}
-    assert (await db.admin.fsck()).ok

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import logging
-import sys
+import functools
+import json
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,21 +17,23 @@ import telegram as telegram_library
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import parser_inline
+from starlette import responses
 
-from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.agent import memory as agent_memory
-from holdfast.gateway import gateway, platform
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import gateway, platform, text_split
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.telegram import bot, markdown, updates
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import agents, compaction, gateways, mcp_raw_server, telegram_server
+from holdfast.tools.files import send, workspace
+from tests.support import agents, gateways, mcp_raw_server, telegram_server
 from tests.support.approvals import Shell, shell_reply
 from tests.support.polling import until_async
 from tests.support.telegram_server import ANN, GROUP, ME, TOKEN, BotApi, BotError
 
 pytestmark = pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecationWarning")
 BEN = {"id": 43, "is_bot": False, "first_name": "Ben"}
+MENTION = {"chat": GROUP, "text": "@holdfast_bot Hi", "entities": [{"type": "mention", "offset": 0, "length": 13}]}
 SECRET = "secret-of-the-webhook"
 PNG = base64.b64decode(mcp_raw_server.PNG)
 
@@ -69,19 +72,10 @@ async def settled(db: AsyncSessionDB, *messages: dict[str, Any]) -> list[types.I
     return found
 
 
-async def test_message_is_acknowledged_after_it_is_stored_and_answered(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    async def store_fails() -> None:
-        assert api.confirmed <= 1_000
-        if len(api.called("getUpdates")) < 3:
-            raise errors.StoreUnreachable("No connection.")
-
-    gateways.intercept(db.mail, "add_inbound", store_fails)
+async def test_message_is_answered_in_its_chat(db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform) -> None:
+    api.webhook = "https://bot.example.com/earlier"
     async with gateways.open_gateway(db, ScriptedModel(["**Yes** & no."]), platforms=[telegram]):
-        said = await api.say("Is 1 < 2?")
-        (found,) = await settled(db, said)
-        await until_async(lambda: api.confirmed == 1_001)
+        (found,) = await settled(db, await api.say("Is 1 < 2?"))
     assert (found.text, found.sender, found.name, found.route) == (
         "Is 1 < 2?",
         "42",
@@ -96,51 +90,6 @@ async def test_message_is_acknowledged_after_it_is_stored_and_answered(
     assert api.called("sendChatAction")[0] == {"chat_id": 42, "action": "typing"}
 
 
-async def test_redelivered_updates_are_answered_once_and_polling_resumes(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    model = ScriptedModel([f"Reply {number}." for number in range(1, 4)])
-    api.failures["getUpdates"] = [BotError(502, "Bad Gateway"), BotError(409, "Conflict: terminated")]
-    async with gateways.open_gateway(db, model, platforms=[telegram]):
-        said = [await api.say(f"Message {number}") for number in range(1, 4)]
-        await settled(db, *said)
-        await until_async(lambda: api.confirmed == 1_003)
-        api.confirmed = 0
-        await api.update(message=said[0])
-        await until_async(lambda: api.confirmed == 1_004)
-        await settled(db, *said)
-    assert api.texts() == ["Reply 1.", "Reply 2.", "Reply 3."]
-    assert len(model.requests) == 3
-
-
-async def test_reply_is_streamed_by_edits_of_one_message(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    model = gateways.HeldModel("*Hello* there!")
-    async with gateways.open_gateway(db, model, platforms=[telegram]):
-        said = await api.say("Hi")
-        api.failures["editMessageText"] = [BotError(400, "Bad Request: message is not modified")]
-        await until_async(lambda: api.called("editMessageText"))
-        model.released.set()
-        await settled(db, said)
-    assert len(api.called("sendMessage")) == 1
-    assert api.texts() == ["Hello there!"]
-
-
-async def test_deleted_draft_is_replaced_by_a_new_message(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    model = gateways.HeldModel("Hello there!")
-    async with gateways.open_gateway(db, model, platforms=[telegram]):
-        said = await api.say("Hi")
-        await until_async(lambda: api.messages)
-        api.messages.clear()
-        model.released.set()
-        await settled(db, said)
-        await telegram.delete_draft({"chat": 42}, "777")  # It is deleted already, which is no error.
-    assert api.texts() == ["Hello there!"]
-
-
 async def test_edit_replaces_the_message_that_waits(
     db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
@@ -151,13 +100,14 @@ async def test_edit_replaces_the_message_that_waits(
         await gate.reached.wait()
         second = await api.say("Bye at nine")
         edited = {**second, "text": "Buy at nine", "edit_date": 1_700_000_001}
+        await api.update(edited_message={**edited, "text": "Buy at ten"})  # In the same second.
         update = telegram_library.Update.de_json(await api.update(edited_message=edited), None)
         replacing = f"42:{second['message_id']}:{updates._version(update.edited_message)}"
-        await until_async(lambda: api.confirmed == 1_003)
+        await until_async(lambda: api.confirmed == 1_004)
         gate.go.set()
         _, replaced = await settled(db, first, second)
         await api.update(edited_message={**edited, "has_protected_content": True})  # For example after a reaction.
-        await until_async(lambda: api.confirmed == 1_004)
+        await until_async(lambda: api.confirmed == 1_005)
         await gateways.wait_idle(opened, db)
         (edit,) = await gateways.wait_settled(db, replacing, platform="telegram")
     assert (replaced.outcome, edit.outcome, edit.text) == ("replaced", "answered", "Buy at nine")
@@ -185,71 +135,104 @@ async def test_files_are_received_with_their_types_up_to_a_size(
         assert stored.read() == PNG
     assert "[Attached: voice.ogg, audio/ogg, 4 bytes" in two.parts[0]["text"]
     assert "[Attached: ab.png, application/octet-stream" in three.parts[0]["text"]
-    assert [each.text for each in others] == [
-        f"[The file 'video.mp4' was not downloaded: {size} bytes.]" for size in ("1,002", "1,001")
-    ]
+    note = "[The file 'video.mp4' was not received: it is larger than 1,000 bytes.]"
+    assert [each.text for each in others] == [note] * 2
 
 
-async def test_files_of_strangers_are_not_downloaded_and_failing_ones_do_not_block(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
+async def test_files_of_strangers_are_not_downloaded_and_failing_updates_do_not_block(
+    db: AsyncSessionDB,
+    api: BotApi,
+    telegram: bot.TelegramPlatform,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def only_ann(incoming: platform.Incoming, _: str) -> platform.AdmissionResult:
+        if incoming.text == "Fail":
+            raise ZeroDivisionError
+        if incoming.text == "Go on" and store_errors:  # The update is repeated until it is stored.
+            raise store_errors.pop()
         asked.append(incoming.kind)
         return platform.AdmissionResult(incoming.sender == "42", message="No access." * (incoming.kind == "dm"))
 
     asked, voice = list[str](), {"file_id": "gone", "file_unique_id": "u", "duration": 1}
-    api.failures["getFile"] = [BotError(500, "Internal Server Error")] * bot.MAX_DOWNLOAD_ATTEMPTS
-    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[telegram], checks=[only_ann]):
+    store_errors = [errors.StoreBusy() for _ in range(bot.MAX_FAILURES)]
+    monkeypatch.setattr(bot, "DOWNLOAD_PAUSE", 0.0)
+    no_path = responses.JSONResponse({"ok": True, "result": {"file_id": "gone", "file_unique_id": "u"}})
+    failure, api.files = BotError(500, "Internal Server Error"), {"gone": b"OggS"}
+    api.failures["getFile"] = [failure, no_path, failure]
+    model = ScriptedModel(["Yes.", "Go on.", "More."])
+    async with gateways.open_gateway(db, model, platforms=[telegram], checks=[only_ann]):
         await api.say(voice=voice, sender=BEN)
         await until_async(lambda: api.texts(43))
         assert (api.called("getFile"), asked) == ([], ["dm"])
         (found,) = await settled(db, await api.say(voice=voice))
-    assert (api.texts(43), api.texts()) == (["No access."], ["Yes."])
-    assert "was not downloaded: Telegram did not deliver it" in found.text
-    assert len(api.called("getFile")) == bot.MAX_DOWNLOAD_ATTEMPTS
+        assert "stopped receiving" not in caplog.text
+        await api.say("Fail")
+        await settled(db, await api.say("Go on"))
+        await settled(db, await api.say("More"))
+        assert not telegram._failures, "updates that are not repeated are still counted"
+    assert (api.texts(43), api.texts()) == (["No access."], ["Yes.", "Go on.", "More."])
+    assert found.text == "[The file 'voice.ogg' was not received: Telegram did not deliver it.]"
+    assert len(api.called("getFile")) == bot.DOWNLOAD_ATTEMPTS
 
 
-def delivery(text: str = "", *files: platform.OutgoingFile, **fields: Any) -> platform.Delivery:
-    base = {
-        "id": 1,
-        "platform": "telegram",
-        "chat": "dm:42",
-        "address": {"chat": 42},
-        "kind": "reply",
-        "attachments": [],
-        "at": 0.0,
-    }
-    return platform.Delivery(text=text, files=files, **{**base, **fields})
+async def test_poll_waits_as_long_as_telegram_asks_for(
+    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.failures["getUpdates"] = [BotError(429, "Too Many Requests", retry_after=1)]
+    async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[telegram]):
+        await until_async(lambda: api.called("getUpdates"))
+        limited = time.monotonic()
+        await settled(db, await api.say("Hi"))
+        assert time.monotonic() - limited > 0.9
+    assert "stopped receiving" not in caplog.text
 
 
-def outgoing_file(name: str, media_type: str, size: int = 6) -> platform.OutgoingFile:
-    async def read() -> bytes:
-        return b"pixels"
-
-    return platform.OutgoingFile(name, media_type, size, "digest", read)
+delivery = functools.partial(gateways.delivery, platform="telegram", address={"chat": 42})
 
 
-async def test_files_are_sent_and_accepted_ones_are_not_repeated(api: BotApi, telegram: bot.TelegramPlatform) -> None:
-    photo, voice = outgoing_file("a.png", "image/png"), outgoing_file("b.ogg", "audio/ogg")
-    assert await telegram.send(delivery("<b>One</b>", photo)) == "1"
-    api.failures["sendVoice"] = [BotError(502, "Bad Gateway")]
+async def test_type_of_a_file_decides_how_it_is_sent(api: BotApi, telegram: bot.TelegramPlatform) -> None:
     api.failures["sendPhoto"] = [BotError(400, "Bad Request: PHOTO_INVALID_DIMENSIONS")]
-    both = delivery("y" * 2_000, photo, voice, id=2)
-    with pytest.raises(errors.SendFailed, match="Bad Gateway"):
-        await telegram.send(both)
-    assert await telegram.send(both) == "2"
-    assert [each.get("sent") for each in api.messages.values()] == [
-        ("photo", ("a.png", b"pixels")),
-        None,
-        ("document", ("a.png", b"pixels")),
-        ("voice", ("b.ogg", b"pixels")),
+    files = [("a.png", "image/png")] * 2 + [
+        ("a.gif", "image/gif"),
+        ("b.ogg", "audio/ogg"),
+        ("c.zip", "application/zip"),
     ]
-    assert api.texts() == ["One", "y" * 2_000, "", ""]
+    for name, media_type in files:
+        await telegram.send(delivery("", files=(gateways.outgoing_file(name, media_type),)))
+    kinds = ["document", "photo", "document", "voice", "document"]
+    assert [each["sent"] for each in api.messages.values()] == [
+        (kind, (name, b"pixels")) for kind, (name, _) in zip(kinds, files, strict=True)
+    ]
     with pytest.raises(errors.SendRefused, match="60,000,000 bytes"):
-        await telegram.send(delivery("", outgoing_file("c.bin", "application/zip", 60_000_000), id=3))
-    draft = await telegram.send(delivery("…", id=4))
-    await telegram.send(delivery("", photo, id=5, draft=draft))
+        await telegram.send(delivery("", files=(gateways.outgoing_file("c.bin", "application/zip", size=60_000_000),)))
+    draft = await telegram.send(delivery("…"))
+    for _ in range(2):  # It is deleted already, which is no error.
+        await telegram.delete_draft({"chat": 42}, draft)
     assert int(draft) not in api.messages
+
+
+async def test_each_file_of_a_reply_is_sent_once_and_a_refused_one_is_named(
+    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform, tmp_path: Path
+) -> None:
+    paths = {"a.png": PNG, "b.ogg": b"OggS", "__init__.py": b"pass", "c.txt": b"words"}
+    for name, content in paths.items():
+        (tmp_path / name).write_bytes(content)
+    called = [types.ToolCall(name, send.NAME, json.dumps({"path": name})) for name in paths]
+    model = ScriptedModel([models.Reply(calls=tuple(called), usage=types.Usage()), "Here they are."])
+    tools = [send.send_file(workspace.Workspace([str(tmp_path)]), db.blobs.put)]
+    api.failures["sendVoice"] = [BotError(502, "Bad Gateway")]
+    api.failures["sendDocument"] = [BotError(400, "Bad Request: not enough rights to send documents")]
+    async with gateways.open_gateway(db, model, platforms=[telegram], tools=tools):
+        await settled(db, await api.say("Send them"))
+    assert [each.get("sent", (None, (each.get("text"),)))[1][0] for each in api.messages.values()] == [
+        "Here they are.",
+        "a.png",
+        "b.ogg",
+        "Not sent: __init__.py (Telegram: Not enough rights to send documents)",
+        "c.txt",
+    ]
+    assert (len(api.called("sendPhoto")), len(api.called("sendVoice"))) == (1, 2)
 
 
 async def test_reply_follows_a_group_that_became_a_supergroup(api: BotApi, telegram: bot.TelegramPlatform) -> None:
@@ -270,6 +253,7 @@ async def test_reply_follows_a_group_that_became_a_supergroup(api: BotApi, teleg
         (BotError(401, "Unauthorized"), errors.SendFailed, None),
         (BotError(403, "Forbidden: bot was blocked by the user"), errors.SendRefused, None),
         (BotError(400, "Bad Request: chat not found"), errors.SendRefused, None),
+        (BotError(400, f"Bad Request: no method /bot{TOKEN}/sendMessage"), errors.SendRefused, None),
     ],
 )
 async def test_errors_are_final_or_retried(
@@ -279,18 +263,25 @@ async def test_errors_are_final_or_retried(
     with pytest.raises(error) as caught:
         await telegram.send(delivery("Hi"))
     assert getattr(caught.value, "retry_after", None) == seconds
-    assert TOKEN not in repr(caught.value)
+    assert TOKEN.partition(":")[2].lower() not in repr(caught.value).lower()
     assert await telegram.send(delivery("Hi")) == "1"
 
 
-async def test_draft_waits_after_a_rate_limit_and_repeated_edits_succeed(
-    api: BotApi, telegram: bot.TelegramPlatform
+async def test_draft_is_edited_again_after_a_failure(
+    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
-    clock, draft = agents.LoopClock(), await telegram.send(delivery("…"))
-    api.failures["editMessageText"] = [BotError(429, "Too Many Requests", retry_after=9)]
-    edit = asyncio.create_task(telegram.edit_draft({"chat": 42}, draft, "Hi"))
-    await until_async(lambda: api.called("editMessageText"))
-    await clock.finish(edit)
+    model = gateways.HeldModel("Hello there!")
+    api.failures["editMessageText"] = [BotError(502, "Bad Gateway"), BotError(429, "Too Many Requests", retry_after=1)]
+    async with gateways.open_gateway(db, model, platforms=[telegram]):
+        said = await api.say("Hi")
+        await until_async(lambda: any("Hello" in each for each in api.texts()))
+        assert len(api.called("editMessageText")) == 3
+        model.released.set()
+        await settled(db, said)
+
+
+async def test_repeated_edit_of_a_draft_succeeds(api: BotApi, telegram: bot.TelegramPlatform) -> None:
+    draft = await telegram.send(delivery("…"))
     for _ in range(2):
         assert await telegram.send(delivery("Hi", draft=draft)) == draft
     api.failures["editMessageText"] = [BotError(400, "Bad Request: chat not found")]
@@ -308,12 +299,13 @@ async def test_send_with_unknown_outcome_is_repeated_and_not_lost(
     assert (len(api.called("sendMessage")), api.texts()[-1]) == (2, "Yes.")
 
 
+@pytest.mark.parametrize("fields", [{}, MENTION])
 async def test_buttons_answer_a_question_and_forged_data_does_not(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
+    fields: dict[str, Any], db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
 ) -> None:
     shell, model = Shell(), ScriptedModel([shell_reply("make <install>"), "Done."])
     async with gateways.open_gateway(db, model, platforms=[telegram], tools=[shell.tool]):
-        said = await api.say("Install it")
+        said = await api.say(**{"text": "Install it", **fields})
         await until_async(lambda: any("reply_markup" in each for each in api.messages.values()))
         await gateways.wait_sent(db)
         number, question = next((n, each) for n, each in api.messages.items() if "reply_markup" in each)
@@ -322,6 +314,9 @@ async def test_buttons_answer_a_question_and_forged_data_does_not(
         await api.press(number, "/approve 1 forged")
         await api.press(number, rows[0][0]["callback_data"])
         await settled(db, said)
+        await until_async(lambda: api.confirmed > api.updates[-1]["update_id"])
+    # In a group, anyone can press: the buttons stay for those who may answer.
+    assert ("reply_markup" in question) is bool(fields)
     assert [row[0]["text"] for row in (rows[0], rows[-1])] == ["Allow once", "Deny"]
     assert "make <install>" in question["text"]
     assert shell.ran == ["make <install>"]
@@ -329,22 +324,11 @@ async def test_buttons_answer_a_question_and_forged_data_does_not(
     assert await db.mail.inbound_by_key("telegram", "button:q1") is None
 
 
-async def test_long_reply_is_split_by_utf16_units(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    text = "\n\n".join(f"{number}. {'🙂' * 900} @someone" for number in range(9))
-    async with gateways.open_gateway(db, ScriptedModel([text]), platforms=[telegram]):
-        await settled(db, await api.say("Hi"))
-    parts = api.texts()
-    assert len(parts) == 5
-    assert "".join(parts).count("🙂") == 8_100
-    assert "@someone" not in "".join(parts)
-
-
-MENTION = {"chat": GROUP, "text": "@holdfast_bot Hi", "entities": [{"type": "mention", "offset": 0, "length": 13}]}
 REPLY = {"message_id": 5, "date": 1, "chat": GROUP, "from": ME, "text": "Which one?"}
 CREATED = {**REPLY, "text": None, "forum_topic_created": {"name": "Plans", "icon_color": 1}}
-FORWARDED = {"type": "hidden_user", "date": 1, "sender_user_name": "x"}
+FORWARDED = {"type": "hidden_user", "date": 1, "sender_user_name": "x]"}
+NEWS = {"id": -200, "type": "channel", "title": "News"}
+CHANNEL = {"type": "channel", "date": 1, "chat": NEWS, "message_id": 3}
 
 
 def command(text: str) -> dict[str, Any]:
@@ -366,8 +350,13 @@ def command(text: str) -> dict[str, Any]:
         ({"chat": GROUP, **command("/ban x")}, False, "/ban x"),
         ({"chat": GROUP, **command("/stop@Holdfast_bot")}, True, "/stop"),
         ({"chat": GROUP, **command("/stop@other_bot")}, False, ""),
-        ({**command("/new"), "forward_origin": FORWARDED}, True, "//new"),
-        ({**command("/new"), "via_bot": {**BEN, "is_bot": True}}, True, "//new"),
+        ({**command("/new"), "forward_origin": FORWARDED}, True, '[Forwarded message of "x]": "/new"]'),
+        ({"text": 'a"]\n', "forward_origin": CHANNEL}, True, r'[Forwarded message of "News": "a\"]\n"]'),
+        (
+            {**command("/new"), "via_bot": {**BEN, "is_bot": True, "username": "b"}},
+            True,
+            '[Text of the bot "@b": "/new"]',
+        ),
     ],
 )
 def test_group_messages_address_the_bot(fields: dict[str, Any], mentioned: bool, text: str) -> None:
@@ -393,13 +382,16 @@ def test_chat_sender_and_quote_of_a_message() -> None:
     reply = read(api.message("Hi", chat=GROUP, message_thread_id=5, reply_to_message={**REPLY, "from": BEN}))
     assert reply is not None
     assert (reply.kind, reply.reply_to) == ("group", platform.Quote("-100:5", "Which one?", "Ben"))
+    selected = read(api.message("Hi", external_reply={"origin": CHANNEL}, quote={"text": "words", "position": 0}))
+    assert selected is not None
+    assert selected.reply_to == platform.Quote("external:3", "words", "News")
     private = read(api.message("Hi", is_topic_message=True, message_thread_id=7))
     assert private is not None
     assert (private.kind, private.chat, private.address) == ("dm", ("42", "7"), {"chat": 42, "thread": 7})
     # Anonymous admins share the id of one user, so that the chat they speak for is the sender.
-    anonymous = read(api.message("Hi", chat=GROUP, sender={**ME, "id": 1087968824}, sender_chat=GROUP))
+    anonymous = read(api.message("Hi", chat=GROUP, sender={**ME, "id": 1087968824}, sender_chat=NEWS))
     assert anonymous is not None
-    assert anonymous.sender == "-100"
+    assert (anonymous.sender, anonymous.name) == ("-200", "News")
     assert read(api.message("Hi", sender={**BEN, "is_bot": True})) is None
     assert read(api.message("Hi", sender_chat=GROUP, is_automatic_forward=True)) is None
 
@@ -415,7 +407,7 @@ def test_hostile_names_and_topics_are_cleaned_or_ignored() -> None:
     anonymous = {"sender": {**ME, "id": 1087968824}, "sender_chat": group, "reply_to_message": created}
     topic = read(api.message("Hi", chat=group, is_topic_message=True, message_thread_id=7, **anonymous))
     assert topic is not None
-    assert "stop" not in repr(topic)
+    assert (topic.name, topic.reply_to) == ("Ann /stop", None)
 
 
 async def test_group_reply_goes_to_its_topic(db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform) -> None:
@@ -471,111 +463,31 @@ def test_rendered_text_is_valid_and_not_longer_than_measured(text: str) -> None:
     if not text.strip():
         return
     shown = telegram_server.parse_markup(markdown.render(text)).visible
-    assert markdown.utf16_length(shown) <= markdown.measure(text)
+    assert text_split.utf16_length(shown) <= markdown.measure(text)
     assert shown == markdown.visible_text(markdown.render(text))
 
 
 async def test_webhook_needs_its_secret_and_stores_each_update_once(db: AsyncSessionDB, api: BotApi) -> None:
+    async def store_fails() -> None:
+        raise errors.StoreBusy
+
     address = "https://bot.example.com/telegram"
     telegram = load(api, webhook_url=address, webhook_secret_env="SECRET", webhook_port=0)
     async with gateways.open_gateway(db, ScriptedModel(["Yes."]), platforms=[telegram]) as (opened, _):
         await opened.wait_ready()
         said = api.message("Hi")
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{telegram.webhook_port}") as client:
-            for secret, status in (("wrong", 403), ("é", 403), (SECRET, 200), (SECRET, 200)):
-                headers = {bot.SECRET_HEADER: secret.encode()}
+            for secret, status in ((None, 403), ("wrong", 403), ("é", 403), (SECRET, 200), (SECRET, 200)):
+                headers = {} if secret is None else {bot.SECRET_HEADER: secret.encode()}
                 answered = await client.post("/telegram", json={"update_id": 1, "message": said}, headers=headers)
                 assert answered.status_code == status
             assert (await client.post("/", json={}, headers=headers)).status_code == 404
-            api.failures["getFile"] = [BotError(500, "Internal Server Error")]
-            voice = api.message(voice={"file_id": "v", "file_unique_id": "u", "duration": 1})
-            answered = await client.post("/telegram", json={"update_id": 2, "message": voice}, headers=headers)
+            gateways.intercept(db.mail, "add_inbound", store_fails)
+            answered = await client.post(
+                "/telegram", json={"update_id": 2, "message": api.message("Again")}, headers=headers
+            )
             assert answered.status_code == 503  # Telegram delivers it again.
         await settled(db, said)
     (given,) = api.called("setWebhook")
     assert (given["url"], given["secret_token"], given["max_connections"]) == (address, SECRET, 1)
     assert (api.texts(), api.called("getUpdates")) == (["Yes."], [])
-
-
-async def test_token_is_never_logged(db: AsyncSessionDB, api: BotApi, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, "uvicorn")  # The log of the server in this process.
-    telegram = load(api, token="654321:another-token")
-    async with gateways.open_gateway(db, ScriptedModel(), platforms=[telegram]):
-        await until_async(lambda: caplog.text.count("refused the token in TOKEN") > 1)
-    assert "another-token" not in caplog.text + repr(telegram)
-
-
-@pytest.mark.parametrize(
-    ("settings", "why"),
-    [
-        ({"colour": "red"}, "unknown field `colour`"),
-        ({"api_url": "http://example.com"}, "`api_url` must begin with https"),
-        ({"webhook_url": "https://a.b"}, "`webhook_secret_env`"),
-        ({"webhook_url": "http://a.b", "webhook_secret_env": "SECRET"}, "`webhook_url` must begin"),
-        ({"token_env": "OTHER"}, "OTHER does not contain a token"),
-    ],
-)
-def test_invalid_settings_are_reported_without_secrets(settings: dict[str, str], why: str) -> None:
-    secrets = {"TOKEN": TOKEN, "SECRET": SECRET, "OTHER": "x"}
-    with pytest.raises(errors.SettingInvalid, match=why) as caught:
-        plugins.load({"telegram": {"token_env": "TOKEN", **settings}}, secrets)
-    assert TOKEN not in str(caught.value)
-
-
-def test_missing_extra_is_reported_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [each for each in sys.modules if "platforms.telegram" in each]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "telegram", None)
-    with pytest.raises(errors.SettingInvalid, match=r"not installed. Run: .*\[telegram\]"):
-        plugins.load({"telegram": {"token_env": "TOKEN"}}, {"TOKEN": TOKEN})
-
-
-class Echo:
-    """Repeats the last message, and finds nothing to remember in reviews."""
-
-    name, window = "echo/model", compaction.WINDOW
-
-    def __init__(self) -> None:
-        self.reviews = 0
-
-    async def stream(self, request: models.Request) -> AsyncGenerator[models.Delta, None]:
-        is_review = request.system == agent_memory.INSTRUCTIONS
-        self.reviews += is_review
-        yield models.ContentDelta(
-            "nothing" if is_review else f"re {content_parts.text(request.messages[-1].content).strip()}"
-        )
-        yield models.FinishDelta("stop")
-
-    async def close(self) -> None:
-        pass
-
-
-async def test_everything_at_once_continues_one_conversation_and_answers_each_message_once(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
-    await compaction.fill(db, owner="telegram:42")
-    await db.bind_route("agent:main:telegram:dm:42", "talk", version=0)
-    summarize, started, proceed = compaction.blocked_summary()
-    model, summarizer = Echo(), compaction.FakeSummarizer(summarize)
-    options = {"summarizer": summarizer, "remembers": True, "reviews": True}
-    async with gateways.open_gateway(db, model, platforms=[telegram], **options) as (opened, _):
-        said = [await api.say("One")]
-        await started.wait()
-        said += [await api.say(text) for text in ("Two", "Three", "Four")]
-        said += [await api.say("@Holdfast_bot Five", chat=GROUP, sender=BEN), await api.say("Six", sender=BEN)]
-        await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
-        opened.router.wake()
-        for each in said:  # Telegram delivers all of them again.
-            await api.update(message=each)
-        proceed.set()
-        found = await settled(db, *said)
-        await until_async(lambda: api.confirmed == 1_000 + 2 * len(said))
-        await gateways.wait_idle(opened, db)
-    assert [each.outcome for each in found] == ["answered"] * len(said)
-    replies = [each for each in api.texts() if "The build ended" not in each]
-    assert (replies, len(api.texts())) == (["re One", "re Two", "re Three", "re Four"], 5)
-    assert (api.texts(43), api.texts(-100)) == (["re Six"], ["re Five"])
-    assert (len(await db.continuations("talk")), model.reviews > 0) == (1, True)
-    assert {each.conversation_id for each in found[:4]} == {"talk"}
-    assert (await db.admin.fsck()).ok

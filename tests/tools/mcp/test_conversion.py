@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from holdfast.tools import registry
 from holdfast.tools.mcp import content, names, schemas
+from tests.support.image_files import png
 
 ACCEPTED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
@@ -87,36 +90,36 @@ def test_unusable_schema_is_refused(given: dict[str, Any], why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "is_secret"),
     [
-        ("TOKEN", "plain-words"),
-        ("apiKey", "plain-words"),
-        ("Authorization", "Bearer plainwords"),
-        ("WHERE", "postgres://me:plain-words@host/db"),
-        ("WHAT", "ghp_0123456789abcdefghij"),
+        ("TOKEN", "plain-words", True),
+        ("apiKey", "plain-words", True),
+        ("Authorization", "Bearer plainwords", True),
+        ("WHERE", "postgres://me:plain-words@host/db", True),
+        ("WHAT", "ghp_0123456789abcdefghij", True),
+        ("PATH_TO_NOTES", "/home/somebody/notes", False),
+        ("Accept", "application/json", False),
+        ("PROJECT", "0b5e9f6e-6f1c-4a53-9e53-0123456789ab", False),
     ],
 )
-def test_value_that_is_named_or_looks_like_a_secret_is_redacted(name: str, value: str) -> None:
+def test_secret_is_redacted_by_name_or_form_and_other_values_in_errors_only(
+    name: str, value: str, is_secret: bool
+) -> None:
     secrets = content.SecretFilter([(name, value)])
     for word in (value, value.rsplit(maxsplit=1)[-1]):
-        assert secrets.redact(f"<{word}>") == secrets.redact_all(f"<{word}>") == "<[redacted]>"
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PATH_TO_NOTES", "/home/somebody/notes"),
-        ("Accept", "application/json"),
-        ("PROJECT", "0b5e9f6e-6f1c-4a53-9e53-0123456789ab"),
-    ],
-)
-def test_other_value_is_redacted_in_errors_only(name: str, value: str) -> None:
-    secrets = content.SecretFilter([(name, value)])
-    assert secrets.redact(f"<{value}>") == f"<{value}>"
-    assert secrets.redact_all(f"<{value}>") == "<[redacted]>"
+        assert secrets.redact(f"<{word}>") == ("<[redacted]>" if is_secret else f"<{word}>")
+        assert secrets.redact_all(f"<{word}>") == "<[redacted]>"
 
 
 def test_short_values_are_left_and_longer_ones_redacted_first() -> None:
     assert content.SecretFilter([("TOKEN", "on"), ("KEY", "a b c")]).redact_all("on a b c") == "on a b c"
     secrets = content.SecretFilter([("KEY", "password"), ("TOKEN", "password-and-more")])
     assert secrets.redact("password-and-more, password") == "[redacted], [redacted]"
+
+
+def test_result_has_at_most_eight_images() -> None:
+    picture = SimpleNamespace(type="image", mime_type="image/png", data=base64.b64encode(png()).decode())
+    found = content.convert_result([picture] * 9, None, str)
+    assert isinstance(found, list)
+    assert [part["type"] for part in found] == ["image"] * 8 + ["text"]
+    assert found[8]["text"] == "[an image was left out: more than 8 images]"

@@ -92,7 +92,6 @@ asyncio.run(main())
 def test_servers_die_with_a_killed_program(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         pids = list(map(int, (tmp_path / "log.pids").read_text().split()))
         assert not any(map(is_gone, pids))

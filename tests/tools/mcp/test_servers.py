@@ -18,7 +18,7 @@ from holdfast.tools import base, registry
 from holdfast.tools.mcp import servers, settings
 from tests.support import agents
 from tests.support.mcp_servers import HERE, PATIENCE, call, raw, running, tools
-from tests.support.polling import until_async
+from tests.support.polling import cancel, start, until_async
 
 
 async def plan(started: servers.McpServers, name: str, **arguments: object) -> base.Act:
@@ -109,12 +109,9 @@ async def test_server_is_given_the_workspace_and_nothing_else(tmp_path: Path, mo
 async def test_abandoned_call_is_cancelled_at_the_server(tmp_path: Path, timeout: float) -> None:
     log = tmp_path / "log"
     async with running(raw(file=log, timeout=timeout)) as started:
-        task = asyncio.create_task(call(started, "raw__hang"))
-        await until_async(lambda: log.exists() and '"hang"' in log.read_text())
+        task = await start(call(started, "raw__hang"), lambda: log.exists() and '"hang"' in log.read_text())
         if timeout > 1:
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
+            await cancel(task)
         else:
             with pytest.raises(errors.ToolFailed, match="no sign of life"):
                 await task

@@ -11,12 +11,21 @@ CODE = (
     "conversations."
 )
 NOT_OWNER = "This conversation belongs to {owner}. Enter /link there."
-CODE_NEEDS_CHAT = "Send `/link CODE` to the agent in a chat. Here, /link creates a code."
+CODE_NEEDS_CHAT = "Send `/link CODE` to the agent in a chat. Here, /link creates a code, and /link off ends all links."
+UNLINKED = "The links of {chats} were removed."
+NONE_LINKED = "No chat is linked. If you created a code, /link replaces it."
 
 
 async def link(invocation: base.Invocation) -> None:
-    """Create a link code. The gateway handles `/link CODE` and `/link off`, because they need the sender."""
+    """Create a link code, or end the links to this user. The gateway handles both arguments for a sender in a chat."""
     db, conversation_id = invocation.host.db, invocation.conversation_id
+    if invocation.argument.lower() == "off":
+        found = await db.contacts.links(invocation.host.owner)
+        removed = [f"{each.sender} ({each.platform})" for each in found]
+        for each in found:
+            await db.contacts.unlink(each.platform, each.sender)
+        invocation.answer(UNLINKED.format(chats=", ".join(removed)) if removed else NONE_LINKED)
+        return
     if invocation.argument:
         raise errors.InvalidArgument(CODE_NEEDS_CHAT)
     try:

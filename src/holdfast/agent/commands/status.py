@@ -37,6 +37,8 @@ async def status(invocation: base.Invocation) -> None:
     except errors.NoSuchSession:
         lines.append("conversation  begins with your first message")
     running = "running" if agent.busy or host.running(conversation_id) else "none"
+    if running == "none" and (holder := await turns.find_other_turn(invocation)):
+        running = f"running elsewhere ({holder})"
     lines.append(f"turn          {running}, {host.queued(conversation_id)} waiting")
     invocation.answer("\n".join(lines))
 

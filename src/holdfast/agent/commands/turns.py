@@ -6,7 +6,7 @@ Nothing is deleted: an undone turn leaves the context and stays in the transcrip
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import turn_lease
@@ -127,7 +127,17 @@ def preview(text: str) -> str:
 
 async def stop(invocation: base.Invocation) -> None:
     if not invocation.host.stop(invocation.conversation_id):
-        invocation.emit(events.Notice("Nothing is running."))
+        holder = await find_other_turn(invocation)
+        invocation.emit(events.Notice(turn_lease.RUNNING.format(holder) if holder else "Nothing is running."))
+
+
+async def find_other_turn(invocation: base.Invocation) -> str | None:
+    """Return where a turn of the conversation runs: another front end or process, or the chat of another sender."""
+    with suppress(errors.LeasesUnavailable):
+        for each in await invocation.host.db.leases():
+            if (each.conversation_id, each.purpose, each.state) == (invocation.conversation_id, "turn", "held"):
+                return each.agent.partition("#")[0] or each.holder
+    return None
 
 
 async def steer(invocation: base.Invocation) -> None:

@@ -1,8 +1,8 @@
 """Discord: direct messages, channels and threads, through a bot account and discord.py (extra `discord`).
 
 Discord does not acknowledge single messages: a session that is resumed after a disconnect delivers the missed events
-again, and a new session of the same process reads the missed messages of its chats. Keys deduplicate both. A process
-that starts knows no earlier session, so Discord does not deliver messages that were sent while no gateway ran.
+again, and a new session reads the messages that were sent since the newest known one of each chat. Keys deduplicate
+both.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from holdfast import errors, installation, safe_text
+from holdfast import errors, installation, safe_text, types
 from holdfast.agent import commands
-from holdfast.gateway import platform
+from holdfast.gateway import platform, text_split
 from holdfast.gateway.platforms import downloads
 from holdfast.store import titles
 
@@ -43,17 +43,18 @@ discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False  # The voi
 
 API_URL = "https://discord.com/api/v10"
 MAX_TEXT = 2_000
-MAX_FILES = 10
-"""Files of one message."""
+NO_HISTORY = 160002
+"""The error that a bot without the permission Read Message History cannot refer to a message."""
 MAX_COMMANDS, MAX_DESCRIPTION, MAX_LABEL = 100, 100, 80
 MAX_RATE_LIMIT = 30.0
 """The longest rate limit in seconds that discord.py waits for; the gateway retries after a longer one."""
 MAX_MISSED = 500
-"""Missed messages of a chat that a new session reads."""
+"""The newest messages of a chat among which a new session finds those that were missed."""
 MAX_READING = 5
 """Chats whose missed messages are read concurrently."""
 MAX_REMEMBERED = 1_000
 """Chats and edited messages that a process remembers."""
+DOWNLOAD_ATTEMPTS, DOWNLOAD_PAUSE = 3, 0.5
 MAX_RETRY_SECONDS = 30.0
 """The longest pause before another attempt to receive a message."""
 REFUSED_SECONDS = 900.0
@@ -64,9 +65,6 @@ ARGUMENTS = "arguments"
 """The option of a slash command that takes the text after its name."""
 NOT_ACCEPTED = "This was not accepted."
 NOT_STORED = "This could not be stored. Please try again."
-NOT_RECEIVED = "[Attachment not received: {name}, {size}. {why}]"
-TOO_LARGE = "The largest possible size is {limit}."
-NOT_SENT = "Not sent, because Discord accepts at most {limit} per file: {names}"
 PERMISSIONS = discord.Permissions(
     view_channel=True,
     send_messages=True,
@@ -82,6 +80,7 @@ SETUP = platform.SetupGuide(
     [platform.SetupField("token_env", "Bot token", "Choose Reset Token on the page Bot.", "DISCORD_TOKEN")],
     intro=f"Open {PORTAL} and create an application.",
     sender="Enable Settings > Advanced > Developer Mode, then right-click your name and choose Copy User ID.",
+    sender_pattern=r"[0-9]+",
 )
 
 
@@ -92,6 +91,8 @@ class DiscordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The environment variable with the token of the bot."""
     free_channels: list[str | int] = []
     """Ids of channels whose messages are all for the agent, threads included; elsewhere it has to be mentioned."""
+    message_content: bool = False
+    """Whether to request the Message Content Intent, which shows the quoted messages of other people."""
     api_url: str = API_URL
     """The REST API with its version, for example at a proxy. It names the address of the WebSocket gateway."""
     max_download_bytes: Annotated[int, msgspec.Meta(ge=0)] = 20_000_000
@@ -103,8 +104,12 @@ class DiscordSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     link_previews: bool = False
     """Whether Discord fetches the links in replies to show previews."""
 
+    @property
+    def needs_content(self) -> bool:
+        return self.message_content or bool(self.free_channels)
 
-def create(context: platform.PlatformContext) -> Discord:
+
+def create(context: platform.PlatformContext) -> DiscordPlatform:
     """Return the platform of a settings table."""
     settings = msgspec.convert(context.settings, DiscordSettings)
     if not _API_URL.fullmatch(settings.api_url):
@@ -112,20 +117,21 @@ def create(context: platform.PlatformContext) -> Discord:
     token = context.secrets[settings.token_env].strip()
     if not token or not token.isprintable():
         raise errors.SettingInvalid(f"the environment variable {settings.token_env} does not contain a token.")
-    return Discord(settings, token)
+    return DiscordPlatform(settings, token)
 
 
 class Position(NamedTuple):
     """The newest message that was received from a channel."""
 
-    guild_id: int | None
     message_id: int
+    needs_mention: bool = False
+    """Whether the channel was not in `free_channels` then, so that the next messages need a mention."""
 
 
-class Discord:
+class DiscordPlatform:
     """A bot account. discord.py waits for rate limits, sends heartbeats and resumes sessions."""
 
-    name, limit = "discord", MAX_TEXT
+    name, limit, separate_files = "discord", MAX_TEXT, True
     # Discord accepts 5 new messages and 5 edits in 5 seconds per channel; a streamed reply is one of each.
     pace = platform.Pace(platform.Rate(40, 1.0), platform.Rate(10, 5.0))
 
@@ -135,7 +141,6 @@ class Discord:
         """The client of `run`, while it is logged in."""
         self._ready = asyncio.Event()
         self._activity = Activity()
-        self._positions: dict[int, Position] = {}
 
     @property
     def draft_seconds(self) -> float:
@@ -145,8 +150,9 @@ class Discord:
         await self._ready.wait()
 
     async def run(self, handler: platform.Handler) -> None:
+        newest = await handler.newest_messages(self.name)
         async with self._log_in() as client:
-            receiver = Receiver(client, handler, self._settings, self._positions, self._ready, self._activity)
+            receiver = Receiver(client, handler, self._settings, newest, self._ready, self._activity)
             for each in receiver.listeners:
                 client.event(each)
             _, address, _ = await client.http.get_bot_gateway()
@@ -170,7 +176,7 @@ class Discord:
         discord_http.Route.BASE = self._settings.api_url
         intents = discord.Intents(guilds=True, guild_messages=True, dm_messages=True)
         # Without this privileged intent, Discord sends the content of direct messages and mentions only.
-        intents.message_content = bool(self._settings.free_channels)
+        intents.message_content = self._settings.needs_content
         async with discord.Client(
             intents=intents,
             max_messages=None,
@@ -211,10 +217,10 @@ class Discord:
         if not has_server:
             what = "The bot is not in any server, so it cannot receive direct messages."
             problems.append(platform.AccessProblem(what, f"Add it to a server that you share with it: {link}"))
-        if self._settings.free_channels and not (
+        if self._settings.needs_content and not (
             flags.gateway_message_content or flags.gateway_message_content_limited
         ):
-            what = "`free_channels` requires the Message Content Intent, which is not enabled."
+            what = "The settings require the Message Content Intent, which is not enabled."
             problems.append(platform.AccessProblem(what, f"Enable it on the page Bot at {PORTAL}."))
         return platform.AccessReport(account, problems)
 
@@ -235,44 +241,28 @@ class Discord:
         return await self._send(msgspec.structs.replace(delivery, draft=None), view)
 
     async def _send(self, delivery: platform.Delivery, view: discord.ui.View | None = None) -> str:
-        fitting = [each for each in delivery.files if each.size <= self._settings.max_upload_bytes]
-        groups = [fitting[at : at + MAX_FILES] for at in range(0, len(fitting), MAX_FILES)]
-        sent: list[str] = []
+        """Replace the draft, or send a message if there is none or it was deleted."""
+        text, limit = delivery.text or None, self._settings.max_upload_bytes
+        if any(each.size > limit for each in delivery.files):
+            raise errors.SendRefused(f"Discord accepts at most {safe_text.size(limit)} per file.")
         async with self._request() as client:
             channel = await find_channel(client, delivery.address)
-            if delivery.text or groups:
-                sent.append(await self._send_first(channel, delivery, groups[0] if groups else [], view))
-            rest = [("", group) for group in groups[1:]] + [(text, []) for text in self._unsent(delivery)]
-            for index, (text, group) in enumerate(rest, 1):
-                files = await read_files(group)
-                message = await channel.send(text or None, files=files, nonce=nonce(delivery, index))
-                sent.append(str(message.id))
-        if not sent:
-            raise errors.SendRefused("The message is empty.")
-        return sent[0]
-
-    async def _send_first(
-        self,
-        channel: discord.PartialMessageable,
-        delivery: platform.Delivery,
-        files: Sequence[platform.OutgoingFile],
-        view: discord.ui.View | None,
-    ) -> str:
-        """Replace the draft, or send a message if there is none or it was deleted."""
-        text = delivery.text or None
-        if delivery.draft is not None:
-            with suppress(discord.NotFound):
-                draft = channel.get_partial_message(int(delivery.draft))
-                return str((await draft.edit(content=text, attachments=await read_files(files))).id)
-        options: dict[str, Any] = {"view": view} if view is not None else {}
-        options |= {"nonce": nonce(delivery), "suppress_embeds": not self._settings.link_previews}
-        return str((await channel.send(text, files=await read_files(files), **options)).id)
-
-    def _unsent(self, delivery: platform.Delivery) -> list[str]:
-        """Return the notice about files that are too large, if there are any."""
-        limit = self._settings.max_upload_bytes
-        names = ", ".join(f"{each.name} ({safe_text.size(each.size)})" for each in delivery.files if each.size > limit)
-        return [NOT_SENT.format(limit=safe_text.size(limit), names=names)[:MAX_TEXT]] if names else []
+            if delivery.draft is not None:
+                with suppress(discord.NotFound):
+                    draft = channel.get_partial_message(int(delivery.draft))
+                    return str((await draft.edit(content=text, attachments=await read_files(delivery.files))).id)
+            options: dict[str, Any] = {"view": view} if view is not None else {}
+            options |= {"nonce": nonce(delivery), "suppress_embeds": not self._settings.link_previews}
+            options["reference"] = reference_of(delivery, channel.id)
+            try:
+                sent = await channel.send(text, files=await read_files(delivery.files), **options)
+            except discord.HTTPException as error:
+                if error.code != NO_HISTORY:
+                    raise
+                sent = await channel.send(
+                    text, files=await read_files(delivery.files), **{**options, "reference": None}
+                )
+            return str(sent.id)
 
     async def send_typing(self, address: dict[str, Any]) -> None:
         async with self._request() as client:
@@ -292,7 +282,7 @@ class Discord:
 
     def measure(self, text: str) -> int:
         """Return the length in UTF-16 units, which is never less than what Discord counts."""
-        return len(text.encode("utf-16-le", "surrogatepass")) // 2
+        return text_split.utf16_length(text)
 
     async def show_commands(self, listed: Sequence[commands.CommandInfo]) -> None:
         """Replace the slash commands of the bot, in all servers and direct messages."""
@@ -333,12 +323,17 @@ class Receiver:
         client: discord.Client,
         handler: platform.Handler,
         settings: DiscordSettings,
-        positions: dict[int, Position],
+        newest: Sequence[types.InboundMessage],
         ready: asyncio.Event,
         activity: Activity,
     ) -> None:
-        self._client, self._handler, self._settings, self._positions = client, handler, settings, positions
+        self._client, self._handler, self._settings = client, handler, settings
         self._ready, self._activity = ready, activity
+        self._positions = {
+            int(each.address["channel"]): Position(int(each.key), not each.address.get("free")) for each in newest
+        }
+        self._unread: dict[int, Position] = {}
+        """The positions of the channels whose missed messages were not read yet in this session."""
         self._free = frozenset(map(str, settings.free_channels))
         self._locks = WeakValueDictionary[int, asyncio.Lock]()
         self._reading = asyncio.Semaphore(MAX_READING)
@@ -352,38 +347,49 @@ class Receiver:
         return (self.on_connect, self.on_message, self.on_interaction, *edits)
 
     async def on_connect(self) -> None:
-        """A new session began: read the messages that the end of the previous one left out."""
-        # All locks are requested before the first event of the new session, so that messages stay in order.
-        reading = [self._read_missed(*each) for each in self._positions.items()]
+        """A new session began: read the messages that were sent before it, in each channel ahead of its events."""
+
+        async def read(channel_id: int) -> None:
+            async with self._in_order(channel_id):
+                pass
+
+        self._unread = dict(self._positions)
         self._ready.set()
-        await asyncio.gather(*reading)
+        await asyncio.gather(*map(read, self._positions))
 
     async def _read_missed(self, channel_id: int, position: Position) -> None:
-        channel = self._client.get_partial_messageable(channel_id, guild_id=position.guild_id)
-
         async def read() -> None:
-            after = discord.Object(position.message_id)
-            async for message in channel.history(limit=MAX_MISSED, after=after, oldest_first=True):
-                await self._receive(message)
+            channel = cast("discord.TextChannel", await self._client.fetch_channel(channel_id))
+            missed = list[discord.Message]()
+            async for message in channel.history(limit=MAX_MISSED + 1):
+                if message.id <= position.message_id:
+                    break
+                if len(missed) == MAX_MISSED:
+                    text = "discord: reads only the newest %d missed messages of channel %d"
+                    logger.warning(text, MAX_MISSED, channel_id)
+                    break
+                missed.append(message)
+            for message in reversed(missed):
+                if message.guild is None or not position.needs_mention or self._is_mentioned(message):
+                    # The message may have been stored by this key alone, if an edit added its mention.
+                    await (self._receive if message.edited_at is None else self._receive_edit)(message)
 
         try:
-            async with self._in_order(channel_id), self._reading:
+            async with self._reading:
                 await self._retry(read, f"after {position.message_id}")
-        except discord.HTTPException as error:
+        except discord.DiscordException as error:
             logger.warning("discord: could not read the missed messages of channel %d: %s", channel_id, error)
 
     async def on_message(self, message: discord.Message) -> None:
         async with self._in_order(message.channel.id):
-            await self._receive(message)
+            if str(message.id) not in self._edits:  # Else it was read with the missed messages, already edited.
+                await self._receive(message)
 
     async def on_raw_message_edit(self, payload: discord.RawMessageUpdateEvent) -> None:
         # Discord also reports previews, pins and the like, without a time of the edit.
-        if (at := payload.message.edited_at) is not None:
+        if payload.message.edited_at is not None:
             async with self._in_order(payload.channel_id):
-                original = str(payload.message_id)
-                edits = self._edits.get(original, original)
-                if edits != (key := f"{original}:{at.timestamp():.6f}"):
-                    await self._receive(payload.message, key=key, edits=edits)
+                await self._receive_edit(payload.message)
 
     async def on_raw_message_delete(self, payload: discord.RawMessageDeleteEvent) -> None:
         await self._delete(payload.channel_id, payload.message_id)
@@ -402,8 +408,14 @@ class Receiver:
             incoming = await self._incoming(
                 interaction.channel, interaction.user, f"interaction:{interaction.id}", line
             )
+            # In a server, the reason of a refusal is shown to the user only.
+            receive = self._handler.receive if incoming.kind == "dm" else self._handler.submit
             try:
-                answer = "" if await self._handler.receive(incoming) is not None else NOT_ACCEPTED
+                found = await receive(incoming)
+                refusal = found.message if isinstance(found, platform.AdmissionResult) else ""
+                answer = "" if isinstance(found, types.InboundMessage) else refusal or NOT_ACCEPTED
+            except errors.InvalidArgument:
+                answer = NOT_ACCEPTED
             except errors.StoreError as error:
                 logger.warning("discord: could not store an interaction: %s", error)
                 answer = NOT_STORED
@@ -424,7 +436,16 @@ class Receiver:
         with self._activity.track():
             # discord.py starts one task per event, in order, and a lock is acquired in the order of the attempts.
             async with self._locks.setdefault(channel_id, asyncio.Lock()):
+                if (position := self._unread.pop(channel_id, None)) is not None:
+                    await self._read_missed(channel_id, position)
                 yield
+
+    async def _receive_edit(self, message: discord.Message) -> None:
+        assert message.edited_at is not None
+        original = str(message.id)
+        edits = self._edits.get(original, original)
+        if edits != (key := f"{original}:{message.edited_at.timestamp():.6f}"):
+            await self._receive(message, key=key, edits=edits)
 
     async def _receive(self, message: discord.Message, key: str = "", edits: str = "") -> None:
         kinds = (discord.MessageType.default, discord.MessageType.reply)
@@ -432,7 +453,7 @@ class Receiver:
             return
         await self._store(message, key, edits)
         if not edits:  # Afterwards: a session reads the messages that the previous one did not store.
-            remember(self._positions, message.channel.id, Position(guild_id_of(message.channel), message.id))
+            remember(self._positions, message.channel.id, Position(message.id))
 
     async def _store(self, message: discord.Message, key: str, edits: str) -> None:
         incoming = await self._incoming(message.channel, message.author, key or str(message.id), message.content)
@@ -442,22 +463,25 @@ class Receiver:
         if edits:
             remember(self._edits, str(message.id), incoming.key)
         incoming = msgspec.structs.replace(incoming, reply_to=quote_of(message), edits=edits)
+        if message.guild is not None:
+            incoming = msgspec.structs.replace(incoming, address={**incoming.address, "reply_to": str(message.id)})
         if message.attachments:
-            complete = partial(self._download, incoming, message.attachments)
-            incoming = msgspec.structs.replace(incoming, complete=complete)
+            sizes = [each.size for each in message.attachments if each.size <= self._settings.max_download_bytes]
+            complete = partial(self._add_files, incoming, message.attachments)
+            incoming = msgspec.structs.replace(incoming, complete=complete, stated_bytes=sum(sizes))
         await self._retry(partial(self._handler.receive, incoming), incoming.key)
 
     async def _incoming(self, channel: Any, author: discord.abc.User, key: str, text: str) -> platform.Incoming:
         kind, chat = await self._chat(channel, author, key)
         return platform.Incoming(
-            platform=Discord.name,
+            platform=DiscordPlatform.name,
             key=key,
             kind=kind,
             chat=chat,
             sender=str(author.id),
             name=author.display_name,
             text=text,
-            address={"channel": str(channel.id), "sender": str(author.id)},
+            address={"channel": str(channel.id), "sender": str(author.id), "free": not self._free.isdisjoint(chat)},
         )
 
     async def _chat(
@@ -473,32 +497,39 @@ class Receiver:
 
     def _address_text(self, incoming: platform.Incoming, message: discord.Message) -> platform.Incoming:
         """Decide whether the agent is addressed, and remove its mention from the text."""
-        assert self._client.user is not None  # Set by the login.
-        own = self._client.user.id
-        is_mentioned = any(each.id == own for each in message.mentions) or not self._free.isdisjoint(incoming.chat)
-        text = re.sub(rf"<@!?{own}>", "", incoming.text).strip()
-        return msgspec.structs.replace(incoming, text=text, mentioned=incoming.kind == "dm" or is_mentioned)
+        is_addressed = incoming.kind == "dm" or incoming.address["free"] or self._is_mentioned(message)
+        text = re.sub(rf"<@!?{self._own_id}>", "", incoming.text).strip()
+        return msgspec.structs.replace(incoming, text=text, mentioned=is_addressed)
 
-    async def _download(
+    @property
+    def _own_id(self) -> int:
+        assert self._client.user is not None  # Set by the login.
+        return self._client.user.id
+
+    def _is_mentioned(self, message: discord.Message) -> bool:
+        return any(each.id == self._own_id for each in message.mentions)
+
+    async def _add_files(
         self, incoming: platform.Incoming, attachments: Sequence[discord.Attachment]
     ) -> platform.Incoming:
-        """Add the files of a message, and notes about those that were not received."""
-        lines, files, limit = [incoming.text], list[platform.Attachment](), self._settings.max_download_bytes
-        for each in attachments:
-            data, why = None, TOO_LARGE.format(limit=safe_text.size(limit))
+        return downloads.add_files(incoming, [await self._download(each) for each in attachments])
+
+    async def _download(self, file: discord.Attachment) -> platform.Attachment | str:
+        """Return a file, or a note about it."""
+        limit, data = self._settings.max_download_bytes, None
+        for attempt in range(DOWNLOAD_ATTEMPTS):
+            await asyncio.sleep(DOWNLOAD_PAUSE if attempt else 0)
             try:
-                if each.size <= limit:
-                    async with aiohttp.request("GET", each.url, raise_for_status=True) as response:
+                if file.size <= limit:
+                    async with aiohttp.request("GET", file.url, raise_for_status=True) as response:
                         data = await downloads.read_body(response, limit)
+                if data is None:
+                    return downloads.too_large(file.filename, limit)
+                return platform.Attachment(data, file.content_type or "", file.filename)
             except (aiohttp.ClientError, OSError) as error:
-                logger.warning("discord: could not download an attachment: %s", error)
-                why = "It could not be downloaded."
-            if data is not None:
-                files.append(platform.Attachment(data, each.content_type or "", each.filename))
-            else:
-                name = titles.normalize(each.filename)[:100]
-                lines.append(NOT_RECEIVED.format(name=name, size=safe_text.size(each.size), why=why))
-        return msgspec.structs.replace(incoming, text="\n".join(filter(None, lines)), attachments=tuple(files))
+                # Without the address, which is signed.
+                logger.warning("discord: could not download a file: %s", type(error).__name__)
+        return downloads.not_received(file.filename, "Discord did not deliver it")
 
     async def _retry(self, operation: Callable[[], Awaitable[T]], key: object) -> T:
         """Repeat an operation while it fails temporarily: Discord does not deliver the message again."""
@@ -516,7 +547,7 @@ class Receiver:
         async with self._in_order(channel_id):
             key = str(message_id)
             for each in filter(None, (key, self._edits.pop(key, None))):
-                await self._handler.delete(Discord.name, each)
+                await self._retry(partial(self._handler.delete, DiscordPlatform.name, each), each)
 
 
 # --- translation of values, without state
@@ -579,9 +610,17 @@ def build_commands(listed: Sequence[commands.CommandInfo]) -> list[dict[str, Any
     ][:MAX_COMMANDS]
 
 
-def nonce(delivery: platform.Delivery, index: int = 0) -> str:
+def reference_of(delivery: platform.Delivery, channel_id: int) -> discord.MessageReference | None:
+    """Return the message that a delivery replies to, in a server."""
+    if "reply_to" not in delivery.address or delivery.part:
+        return None
+    answered = int(delivery.address["reply_to"])
+    return discord.MessageReference(message_id=answered, channel_id=channel_id, fail_if_not_exists=False)
+
+
+def nonce(delivery: platform.Delivery) -> str:
     """Return the id by which Discord recognises a repeated send. Its length is limited to 25 characters."""
-    identity = f"{delivery.id}:{delivery.at}:{delivery.chat}:{index}"
+    identity = f"{delivery.id}:{delivery.at}:{delivery.chat}"
     return blake2b(identity.encode(), digest_size=12).hexdigest()
 
 

@@ -7,6 +7,7 @@ all rights of the gateway. A platform that cannot be loaded stops the start, bec
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from importlib import metadata, util
@@ -101,7 +102,8 @@ def _load(name: str, table: Mapping[str, Any], secrets: Mapping[str, str]) -> pl
     try:
         made = entry.load()(context)
     except (errors.SettingInvalid, msgspec.ValidationError) as error:
-        raise errors.SettingInvalid(f"gateway.{name}: {error}") from None
+        what = re.sub(r"Object missing required field (`\w+`)", r"\1 is required.", str(error))
+        raise errors.SettingInvalid(f"gateway.{name}: {what}") from None
     except Exception as error:
         # The border to code of another package.
         raise errors.SettingInvalid(f"gateway.{name}: could not be loaded: {type(error).__name__}: {error}") from error

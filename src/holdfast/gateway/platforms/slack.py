@@ -52,7 +52,6 @@ MAX_MISSED = 3
 """Failed checks of the connection after which a new client is made; the library reconnects before that."""
 SEARCH_SECONDS, MAX_SEARCHED = 300.0, 200
 """The limits of the search for an earlier attempt: seconds before its creation, and messages."""
-NOT_RECEIVED = "[A file of this message could not be received.]"
 PACE = platform.Pace(total=platform.Rate(200, 60.0), per_chat=platform.Rate(5, 5.0))
 _MESSAGE_SUBTYPES = (None, "file_share", "me_message", "thread_broadcast")
 _LITERAL: dict[str, Any] = {"parse": "none", "link_names": False}
@@ -60,13 +59,14 @@ _LITERAL: dict[str, Any] = {"parse": "none", "link_names": False}
 _GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
 # The same request may succeed later: Slack has a problem, or the operator corrects the token or its scopes.
 _TEMPORARY = frozenset(
-    {"ratelimited", "internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"}
+    {"ratelimited", "rate_limited", "message_limit_exceeded", "internal_error", "fatal_error", "service_unavailable"}
+    | {"request_timeout", "update_failed", "external_channel_migrating", "team_added_to_org", "org_login_required"}
     | {"invalid_auth", "not_authed", "account_inactive", "token_expired", "token_revoked", "missing_scope"}
 )
 
 SCOPES = frozenset(
     {"channels:history", "chat:write", "commands", "files:read", "files:write", "groups:history"}
-    | {"im:history", "mpim:history", "users:read"}
+    | {"im:history", "im:write", "mpim:history", "users:read"}
 )
 """The scopes of the bot token, as in the manifest of the documentation."""
 APPS = "https://api.slack.com/apps"
@@ -86,6 +86,7 @@ SETUP = platform.SetupGuide(
     ],
     intro=f"Open {APPS} and create an app from the manifest in docs/platforms/slack.md.",
     sender="Your member id, such as U012AB3CD: open your Slack profile and choose Copy member ID.",
+    sender_pattern=r"[UW][A-Z0-9]+",
     last_step="Write to the app.",
 )
 
@@ -103,8 +104,8 @@ class SlackSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The address to listen at for HTTP requests."""
     port: settings.Port = 8644
     """The port to listen at for HTTP requests; 0 takes any free port."""
-    files: settings.Count = 20_000
-    """Kilobytes of the largest file that is received."""
+    max_file_kilobytes: settings.Count = 20_000
+    """The largest file that is downloaded, in kilobytes."""
     draft_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 1.5
     """Seconds between two edits of a reply that is being written."""
     ping_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 5.0
@@ -181,7 +182,7 @@ class ButtonClick(msgspec.Struct, frozen=True):
 class Slack:
     """One Slack app in one workspace."""
 
-    limit, pace = MAX_TEXT, PACE
+    limit, pace, separate_files = MAX_TEXT, PACE, True
 
     def __init__(self, name: str, wanted: SlackSettings, bot_token: str, app_token: str, secret: str) -> None:
         self.name, self.draft_seconds, self.port = name, wanted.draft_seconds, wanted.port
@@ -191,6 +192,7 @@ class Slack:
         self._web = web.AsyncWebClient(bot_token, wanted.api_url, REQUEST_SECONDS, retry_handlers=[])
         self._bot = ""
         self._names: dict[str, str] = {}
+        self._direct_channels: dict[str, str] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._active = set[asyncio.Task[Any] | None]()
         self._ready = asyncio.Event()
@@ -389,29 +391,29 @@ class Slack:
         return self._names[user]
 
     async def _add_files(self, incoming: platform.Incoming, files: Sequence[SlackFile]) -> platform.Incoming:
-        received = [await self._download(file) for file in files]
-        lines = [incoming.text, *(NOT_RECEIVED for each in received if each is None)]
-        return msgspec.structs.replace(
-            incoming,
-            text="\n".join(filter(None, lines)),
-            attachments=tuple(each for each in received if each is not None),
-        )
+        return downloads.add_files(incoming, [await self._download(file) for file in files])
 
-    async def _download(self, file: SlackFile) -> platform.Attachment | None:
-        """Return a file of a message; None if it is too large, not on a host of Slack, or not available."""
-        url, limit = file.url_private_download or "", self._settings.files * 1_000
-        if file.size > limit or not self._is_slack_url(url) or self._web.session is None:
-            return None
+    async def _download(self, file: SlackFile) -> platform.Attachment | str:
+        """Return a file of a message, or a note if it is too large, not on a host of Slack, or not available."""
+        url, name = file.url_private_download or "", file.name or "file"
+        limit = self._settings.max_file_kilobytes * 1_000
+        missing, too_large = downloads.not_received(name, "Slack did not deliver it"), downloads.too_large(name, limit)
+        if file.size > limit:
+            return too_large
+        if not self._is_slack_url(url) or self._web.session is None:
+            return missing
         headers = {"Authorization": f"Bearer {self._bot_token}"}
         try:
             # A redirect could lead the token to another host.
             async with self._web.session.get(url, headers=headers, allow_redirects=False) as found:
-                content = await downloads.read_body(found, limit) if found.status == 200 else None
+                if found.status != 200:
+                    return missing
+                content = await downloads.read_body(found, limit)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.warning("%s could not download a file: %s", self.name, type(error).__name__)
-            return None
+            return missing
         if content is None:
-            return None
+            return too_large
         return platform.Attachment(content, file.mimetype or "application/octet-stream", file.name or "")
 
     def _is_slack_url(self, url: str) -> bool:
@@ -444,11 +446,12 @@ class Slack:
 
     async def send(self, delivery: platform.Delivery, **content: Any) -> str:
         """Send a message, and return its channel and timestamp."""
-        channel, thread = delivery.address["chat"], delivery.address.get("thread")
+        thread = delivery.address.get("thread")
         with _translate_errors():
+            channel = await self._find_channel(delivery.address["chat"])
             sent = await self._replace_draft(delivery.draft, delivery.text) if delivery.draft else ""
             if not sent and delivery.attempts > 1:
-                sent = await self._find_sent(delivery)
+                sent = await self._find_sent(delivery, channel)
             if not sent and delivery.text:
                 posted = await self._web.chat_postMessage(
                     channel=channel,
@@ -461,10 +464,9 @@ class Slack:
                     **content,
                 )
                 sent = f"{posted['channel']}:{posted['ts']}"
-            if delivery.files:
-                uploads = [{"filename": file.name, "content": await file.read()} for file in delivery.files]
-                channel = sent.partition(":")[0] or channel
-                await self._web.files_upload_v2(channel=channel, thread_ts=thread, file_uploads=uploads)
+            for file in delivery.files:
+                data = await file.read()
+                await self._web.files_upload_v2(channel=channel, thread_ts=thread, filename=file.name, content=data)
         return sent or f"files-{delivery.id}"
 
     async def _replace_draft(self, draft: str, text: str) -> str:
@@ -480,9 +482,17 @@ class Slack:
                 raise
         return ""
 
-    async def _find_sent(self, delivery: platform.Delivery) -> str:
+    async def _find_channel(self, chat: str) -> str:
+        """Return the channel of a chat, which is one, or a member: most methods accept channels only."""
+        if not chat.startswith(("U", "W")):
+            return chat
+        if chat not in self._direct_channels:
+            self._direct_channels[chat] = (await self._web.conversations_open(users=chat))["channel"]["id"]
+        return self._direct_channels[chat]
+
+    async def _find_sent(self, delivery: platform.Delivery, channel: str) -> str:
         """Return the id of the message if an earlier attempt, whose outcome is unknown, sent it; else empty."""
-        channel, thread = delivery.address["chat"], delivery.address.get("thread")
+        thread = delivery.address.get("thread")
         options: dict[str, Any] = {"limit": MAX_SEARCHED, "include_all_metadata": True}
         options["oldest"] = f"{delivery.at - SEARCH_SECONDS:.6f}"
         try:
@@ -500,12 +510,8 @@ class Slack:
         return ""
 
     async def edit_draft(self, _: dict[str, Any], draft: str, text: str) -> None:
-        try:
-            with _translate_errors():
-                await self._update(draft, text)
-        except errors.SendFailed as error:
-            # The next edit shows this text, too.
-            await asyncio.sleep(error.retry_after or self.draft_seconds)
+        with _translate_errors():
+            await self._update(draft, text)
 
     async def delete_draft(self, _: dict[str, Any], draft: str) -> None:
         with _translate_errors():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from holdfast.gateway import text_split
+
 _CODE = re.compile(
     r"^ {0,3}(?P<fence>`{3,}|~{3,})[^\n`]*\n(?P<block>.*?)(?:^ {0,3}(?P=fence)[`~]*[ \t]*$|\Z)"
     r"|(?<!`)(?P<ticks>`+)(?!`)(?P<span>[^\n]+?)(?<!`)(?P=ticks)(?!`)",
@@ -37,7 +39,7 @@ def render(text: str) -> str:
 
 def measure(text: str) -> int:
     """Return an upper bound for the length of `render(text)` in UTF-16 units; an open code block takes 4 more."""
-    units = len(text.encode("utf-16-le", "surrogatepass")) // 2
+    units = text_split.utf16_length(text)
     return units + 4 * text.count("&") + 3 * (text.count("<") + text.count(">")) + text.count(_FENCE)
 
 

@@ -174,11 +174,18 @@ class Contacts(Facet):
 
         Raises PairingRefused for a wrong, used or expired code, and for an hour after five wrong codes of this sender.
         """
+        return self._use_link_code(platform, sender, code, links=True)
+
+    def revoke_link_code(self, platform: str, sender: str, code: str) -> None:
+        """Delete a code that others have read. Raises PairingRefused like `link_by_code`."""
+        self._use_link_code(platform, sender, code, links=False)
+
+    def _use_link_code(self, platform: str, sender: str, code: str, *, links: bool) -> tuple[str, str]:
         key, now = _check_key(platform, sender), self._clock()
         if not isinstance(code, str):
             raise errors.InvalidArgument("`code` must be text.")
         # Raised outside of the transaction, whose rollback would undo the count of failures.
-        found = self.driver.write("contacts", lambda tx: link_by_code(tx, key, _normalize_code(code), now))
+        found = self.driver.write("contacts", lambda tx: use_link_code(tx, key, _normalize_code(code), now, links))
         if isinstance(found, errors.PairingRefused):
             raise found
         return found
@@ -254,10 +261,12 @@ def pair(tx: Tx, platform: str | None, code: str, by: str, now: float) -> types.
     return errors.PairingRefused(locked_for=_count_failure(tx, counter, failures, failed_at, now))
 
 
-def link_by_code(tx: Tx, key: SenderKey, code: str, now: float) -> tuple[str, str] | errors.PairingRefused:
+def use_link_code(
+    tx: Tx, key: SenderKey, code: str, now: float, links: bool
+) -> tuple[str, str] | errors.PairingRefused:
     if linked := tx.retry_state.get("linked"):  # an earlier attempt whose commit outcome is unknown
         owner, session = linked
-        if tx.one("link_get", **key) == (owner,):
+        if links and tx.one("link_get", **key) == (owner,):
             return owner, session
     # Counted for each sender, so that one sender cannot lock out another sender.
     counter = f"link:{key['platform']}:{key['sender']}"
@@ -271,12 +280,15 @@ def link_by_code(tx: Tx, key: SenderKey, code: str, now: float) -> tuple[str, st
     for owner, session, digest, salt in tx.all("link_codes", now=now):
         if hmac.compare_digest(bytes(digest), digest_code(code, bytes(salt))):
             match = owner, session, bytes(digest)
+    if match is None and linked and not links:
+        return linked[0], linked[1]
     if match is None:
         return errors.PairingRefused(locked_for=_count_failure(tx, counter, failures, failed_at, now))
     owner, session, digest = match
     tx.retry_state["linked"] = owner, session
     tx.run("link_code_delete", digest=digest, now=now)
-    tx.run("link_put", **key, owner=owner, at=now)
+    if links:
+        tx.run("link_put", **key, owner=owner, at=now)
     tx.run("lockout_set", platform=counter, failures=0, at=now)
     return owner, session
 

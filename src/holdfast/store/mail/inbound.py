@@ -72,6 +72,16 @@ class InboundMessages(Facet):
         platform = validation.check_platform(platform)
         return self._all("arrivals_with_prefix", platform=platform, first=first, after=after, limit=limit)
 
+    def newest_inbound(self, platform: str, days: float, limit: int = 1_000) -> list[types.InboundMessage]:
+        """Return the newest inbound message of each chat of a platform that was active in the last `days`.
+
+        Messages whose keys have a colon are left out. With the `days` of `expire`, no later message was deleted.
+        """
+        validation.check(validation.Duration, days=days)
+        validation.check(validation.WholeNumber, limit=limit)
+        at = self._clock() - days * 86_400
+        return self._all("arrivals_newest", platform=validation.check_platform(platform), at=at, limit=limit)
+
     def last_inbound(self, session_id: str, platform: str) -> types.InboundMessage | None:
         """Return the latest inbound message of a platform that became a message of this conversation."""
         validation.check_platform(platform)
@@ -181,16 +191,19 @@ class InboundMessages(Facet):
             "settle", lambda tx: settle(tx, lease, settlement, replies, bool(release)), refused=refused
         )
 
-    def last_chat(self, session_id: str) -> types.Home | None:
-        """Return the chat of the last inbound message of the conversation, or None."""
-        return next(iter(self._chats("arrival_home", session_id)), None)
+    def last_chat(self, session_id: str, route: str | None = None) -> types.Home | None:
+        """Return the chat of the last inbound message of the conversation or, if given, of a route; or None."""
+        if route is None:
+            return next(iter(self._chats("arrival_home", session_id)), None)
+        validation.check_route(route)
+        return next(iter(self._chats("arrival_home_of_route", session_id, route=route)), None)
 
     def linked_chats(self, session_id: str) -> list[types.Home]:
         """Return the chats that are bound to the conversation, if their senders are linked to its owner."""
         return self._chats("linked_chats", session_id)
 
-    def _chats(self, query: str, session_id: str) -> list[types.Home]:
-        rows = self.driver.read(lambda tx: conversation_row.query(tx, query, session_id))
+    def _chats(self, query: str, session_id: str, **values: str) -> list[types.Home]:
+        rows = self.driver.read(lambda tx: conversation_row.query(tx, query, session_id, **values))
         return [types.Home(home, chat, outbox.decode_address(address), *rest) for home, chat, address, *rest in rows]
 
     def counts(self) -> dict[str, int]:

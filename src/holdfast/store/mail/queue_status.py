@@ -94,8 +94,9 @@ class QueueStatus(outbox.Outbox):
     def expire(self, days: float, cursor: ExpiryCursor | None = None) -> ExpiryBatch:
         """Delete a batch of mail that was settled or sent more than `days` ago, and return where the next one begins.
 
-        Open mail stays, and so does the last inbound message of each conversation, whose chat gets its notices. Each
-        batch is a short transaction, so that other writers wait for at most one.
+        Open mail stays, and so does the last inbound message of each conversation, whose chat gets its notices, and of
+        each chat of a linked sender, which gets copies. Each batch is a short transaction, so that other writers wait
+        for at most one.
         """
         if not isinstance(cursor, ExpiryCursor | None):
             raise errors.InvalidArgument("`cursor` must be an ExpiryCursor, or None for the first batch.")

@@ -14,6 +14,8 @@ import msgspec
 _PNG = b"\x89PNG\r\n\x1a\n"
 _NO_SIZE = frozenset({0x01, *range(0xD0, 0xD9)})
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_MAX_SECTIONS = 20_000
+"""More chunks or segments than an image of 50 MB needs. A crafted one with millions would block the event loop."""
 
 
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -62,7 +64,7 @@ def read_sendable(data: bytes) -> ImageInfo | None:
 
 def _png(data: bytes) -> tuple[int, int]:
     at, size, pixels = len(_PNG), (0, 0), False
-    while True:
+    for _ in range(_MAX_SECTIONS):
         length, name = struct.unpack_from(">I4s", data, at)
         body = data[at + 8 : at + 8 + length]
         (check,) = struct.unpack_from(">I", data, at + 8 + length)
@@ -74,16 +76,18 @@ def _png(data: bytes) -> tuple[int, int]:
         if name == b"IEND":
             return size if pixels else (0, 0)
         at += 12 + length
+    raise ValueError
 
 
 def _jpeg(data: bytes) -> tuple[int, int]:
     at, size = 2, (0, 0)
-    while True:
-        while data[at] == 0xFF and data[at + 1] == 0xFF:
-            at += 1
+    for _ in range(_MAX_SECTIONS):
         mark, code = data[at], data[at + 1]
         if mark != 0xFF:
             raise ValueError
+        if code == 0xFF:  # A fill byte.
+            at += 1
+            continue
         if code == 0xDA:
             return size if data.rfind(b"\xff\xd9", at) > at else (0, 0)
         if code in _NO_SIZE:
@@ -94,6 +98,7 @@ def _jpeg(data: bytes) -> tuple[int, int]:
             height, width = struct.unpack_from(">HH", data, at + 5)
             size = (width, height)
         at += 2 + length
+    raise ValueError
 
 
 def _gif(data: bytes) -> tuple[int, int]:

@@ -58,4 +58,6 @@ def _read(space: workspace.Workspace, path: workspace.WorkspacePath) -> bytes:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise errors.ToolFailed(f"The file has more than {MAX_BYTES:,} bytes, which is the limit.")
+    if not data:
+        raise errors.ToolFailed("The file is empty; chat platforms do not accept empty files.")
     return data

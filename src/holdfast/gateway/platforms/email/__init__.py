@@ -66,6 +66,7 @@ SETUP = platform.SetupGuide(
     intro="Create a mailbox for the agent, which no one else reads. "
     "Mark existing mail as read first: the agent answers all unread mail.",
     sender="Your mail address in lower case.",
+    sender_pattern=r"[^\sA-Z<>@]+@[^\sA-Z<>@]+",
     last_step="Write a mail to the agent.",
 )
 

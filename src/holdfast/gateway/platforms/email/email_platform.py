@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import aiosmtplib
+import msgspec
 
 from holdfast import errors
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import email
-from holdfast.gateway.platforms.email import imap_mailbox, inbound_mail, outbound_mail, sender_checks
+from holdfast.gateway.platforms.email import imap_mailbox, inbound_mail, mail_text, outbound_mail, sender_checks
 
 logger = logging.getLogger("holdfast.gateway")
 
@@ -89,19 +90,33 @@ class EmailPlatform:
 
     async def _receive(self, handler: platform.Handler, opened: imap_mailbox.ImapMailbox, uid: int) -> None:
         """Pass a mail to the gateway. If that raises an error, the mail stays unread and is received again."""
-        limit, flags = self._settings.max_mail_kilobytes, [SEEN]
-        raw, size = await opened.fetch(uid, limit * 1_000)
-        note = inbound_mail.TOO_LARGE.format(size=size // 1_000, limit=limit) if size > limit * 1_000 else ""
+        flags, limit = [SEEN], self._settings.max_mail_kilobytes
+        headers, size = await opened.fetch_headers(uid)
+
+        async def complete() -> platform.Incoming:
+            try:
+                if size > limit * 1_000:
+                    raise mail_text.UnreadableMail(f"it has {size // 1_000:,} kilobytes, and the limit is {limit:,}")
+                return await asyncio.to_thread(envelope.with_body, await opened.fetch(uid))
+            except (mail_text.UnreadableMail, sender_checks.IgnoredMail) as reason:
+                return envelope.with_text(inbound_mail.NOT_READ.format(why=reason))
+            except (imaplib.IMAP4.error, OSError):
+                raise
+            except Exception:
+                # The border to text of others: the standard library raises many errors for malformed mail.
+                logger.exception("%s cannot read mail %d, which is marked as read and flagged", self.name, uid)
+                flags.append(FLAGGED)
+                return envelope.with_text(inbound_mail.NOT_READ.format(why="it is malformed"))
+
         try:
-            incoming = await asyncio.to_thread(inbound_mail.parse, raw, self._mailbox, note)
+            envelope = await asyncio.to_thread(inbound_mail.read_headers, headers, self._mailbox)
         except sender_checks.IgnoredMail as reason:
             logger.info("%s does not answer mail %d: %s", self.name, uid, reason)
         except Exception:
-            # The border to text of strangers: the standard library raises many errors for malformed mail.
             logger.exception("%s cannot read mail %d, which is marked as read and flagged", self.name, uid)
             flags.append(FLAGGED)
         else:
-            await handler.receive(incoming)
+            await handler.receive(msgspec.structs.replace(envelope.incoming, complete=complete))
         await opened.add_flags(uid, *flags)
 
     async def send(self, delivery: platform.Delivery) -> str:
@@ -109,13 +124,14 @@ class EmailPlatform:
         mail = await asyncio.to_thread(outbound_mail.build, delivery, wanted.address, contents)
         with _translate_errors():
             refused, _ = await aiosmtplib.send(
-                mail,
+                mail.as_bytes(),  # The library would write it with another policy.
                 sender=wanted.address,
                 recipients=outbound_mail.recipients(delivery),
                 **self._smtp_options,
             )
-        if refused:
-            logger.warning("%s: the server refused %d of the recipients of a mail", self.name, len(refused))
+        for recipient, (code, text) in refused.items():
+            reason = f"{code} {errors.quote(text)}"
+            logger.warning("%s: the server refused %s as a recipient: %s", self.name, errors.quote(recipient), reason)
         return str(mail["Message-ID"])
 
 
@@ -136,6 +152,7 @@ def _translate_errors() -> Iterator[None]:
 def _sending_error(error: aiosmtplib.SMTPResponseException) -> errors.HoldfastError:
     text = f"The mail server answered: {error.code} {errors.quote(error.message)}"
     is_about_mail = not isinstance(error, aiosmtplib.SMTPConnectError | aiosmtplib.SMTPHeloError)
-    if error.code >= 500 and is_about_mail and error.code not in _WRONG_CREDENTIALS:
+    is_quota = "5.4.5" in error.message.split()  # The daily limit of Gmail.
+    if error.code >= 500 and is_about_mail and not is_quota and error.code not in _WRONG_CREDENTIALS:
         return errors.SendRefused(text)
     return errors.SendFailed(text)

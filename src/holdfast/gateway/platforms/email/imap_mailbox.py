@@ -28,16 +28,18 @@ class ImapMailbox:
         """Return the UIDs of unread mails, in the order of arrival."""
         return await self._run(lambda: sorted(self._client.search("UNSEEN")))
 
-    async def fetch(self, uid: int, max_bytes: int) -> tuple[bytes, int]:
-        """Return a mail, or only its headers if it is larger, and its size; empty if it was removed."""
+    async def fetch_headers(self, uid: int) -> tuple[bytes, int]:
+        """Return the headers and the size of a mail; empty if it was removed."""
 
         def fetch() -> tuple[bytes, int]:
-            size = self._client.fetch([uid], ["RFC822.SIZE"]).get(uid, {}).get(b"RFC822.SIZE", 0)
-            section = "BODY[]" if size <= max_bytes else "BODY[HEADER]"
-            found = self._client.fetch([uid], [section.replace("BODY", "BODY.PEEK")]).get(uid, {})
-            return found.get(section.encode()) or b"", size
+            found = self._client.fetch([uid], ["RFC822.SIZE", "BODY.PEEK[HEADER]"]).get(uid, {})
+            return found.get(b"BODY[HEADER]") or b"", found.get(b"RFC822.SIZE", 0)
 
         return await self._run(fetch)
+
+    async def fetch(self, uid: int) -> bytes:
+        """Return a mail; empty if it was removed."""
+        return await self._run(lambda: self._client.fetch([uid], ["BODY.PEEK[]"]).get(uid, {}).get(b"BODY[]") or b"")
 
     async def add_flags(self, uid: int, *flags: bytes) -> None:
         await self._run(lambda: self._client.add_flags([uid], flags, silent=True))

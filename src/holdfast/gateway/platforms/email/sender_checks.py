@@ -8,19 +8,38 @@ server counts. Headers are read undecoded, because encoded words could contain r
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from email import errors as email_errors
+from email import policy
 from email.message import EmailMessage
 from typing import Any
+
+from holdfast import errors
 
 ADDRESS = re.compile(r"[a-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[a-z0-9-]+(\.[a-z0-9-]+)*", re.IGNORECASE | re.ASCII)
 _HARMLESS = (email_errors.ObsoleteHeaderDefect, email_errors.UndecodableBytesDefect)
 _PROGRAMS = re.compile(r"mailer-daemon|postmaster|(no|do-?not)[-_.]?reply([-_.+].*)?|bounces?([-_.+].*)?")
 _LIST_HEADERS = frozenset({"list-id", "list-post", "list-unsubscribe", "x-autoreply", "x-autorespond", "x-loop"})
 _BULK = frozenset({"bulk", "list", "junk", "auto_reply"})
+_SINGLE = ("from", "to", "cc", "subject", "message-id")
+_STRUCTURED = re.compile("content-.*|from|to|cc")
+MAX_STRUCTURED, MAX_PART_HEADER = 4_000, 1_000
+"""Characters of the longest header of a mail and of its parts whose syntax is analysed, in quadratic time."""
 
 
 class IgnoredMail(Exception):
     """Raised for a mail that must not be answered. The message says why."""
+
+
+class LimitedPolicy(policy.EmailPolicy):
+    """The default policy for parsing, which refuses too long headers."""
+
+    def header_source_parse(self, sourcelines: Sequence[str]) -> tuple[str, str]:
+        name, value = super().header_source_parse(list(sourcelines))
+        limit = MAX_PART_HEADER if name.lower().startswith("content-") else MAX_STRUCTURED
+        if len(value) > limit and _STRUCTURED.fullmatch(name.lower()):
+            raise IgnoredMail(f"a header `{name[:40]}` has more than {limit:,} characters")
+        return name, value
 
 
 def raw_values(message: EmailMessage, name: str) -> list[str]:
@@ -33,6 +52,9 @@ def find_sender(message: EmailMessage) -> tuple[str, str]:
 
     Programs read unusual syntax differently, so a sender could pass the check of the server under another address.
     """
+    # A copy of a signed mail stays authentic if someone adds a second header, for example `To`.
+    if repeated := next((name for name in _SINGLE if len(raw_values(message, name)) > 1), ""):
+        raise IgnoredMail(f"it has more than one header `{repeated.capitalize()}`")
     values, headers = raw_values(message, "from"), message.get_all("from") or []
     found: Any = headers[0].addresses if len(headers) == 1 else ()
     if len(found) != 1 or not all(isinstance(each, _HARMLESS) for each in headers[0].defects):
@@ -50,13 +72,13 @@ def check_authentic(message: EmailMessage, sender: str, authserv: str) -> None:
     header = next(filter(prefix.match, raw_values(message, "authentication-results")), "")
     domain, results = sender.partition("@")[2], _parse_results(header)
     checked = results.get("dmarc", [])
-    if not checked:  # A DMARC result of any kind decides.
+    if [each[0] for each in checked] in ([], ["none"]):  # Any other DMARC result decides.
         checked = results.get("dkim", [])
         is_authentic = any(value == "pass" and domain in (given, signer) for value, _, given, signer in checked)
     else:
         is_authentic = len(checked) == 1 and checked[0][0] == "pass" and checked[0][1] == domain
     if not is_authentic:
-        raise IgnoredMail(f"{authserv} did not authenticate the domain of its sender")
+        raise IgnoredMail(f"{authserv} did not authenticate the domain of its sender {errors.quote(sender)}")
 
 
 def _parse_results(header: str) -> dict[str, list[tuple[str, str, str, str]]]:

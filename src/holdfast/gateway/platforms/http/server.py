@@ -56,7 +56,8 @@ class HttpServer(uvicorn.Server):
 def bind(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.socket:
     """Return a listening socket.
 
-    Raises SettingInvalid if the address is not available, or if other machines could reach it and no token is set.
+    Raises SettingInvalid if the address is not one of this machine, or if other machines could reach it and no token is
+    set; HoldfastError if the port is in use, which may end.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -79,7 +80,7 @@ def bind(host: str, port: int, has_tokens: bool, share: bool = False) -> socket.
         listening.listen(socket.SOMAXCONN)
     except OSError as error:
         listening.close()
-        raise errors.SettingInvalid(
+        raise errors.HoldfastError(
             f"gateway.http: cannot listen at {host} port {port}: {error.strerror}. Is a gateway running already?"
         ) from None
     listening.setblocking(False)

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import errors, installation
 from holdfast.gateway import platform
+from holdfast.gateway.platforms.http import requests
 
 
 class MatrixSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -21,7 +22,7 @@ class MatrixSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The environment variable with the access token of the bot's account."""
     invites: tuple[str, ...] = ()
     """Users whose invitations are accepted: `@ann:example.org`, `*:example.org` for a homeserver, or `*` for all."""
-    draft_seconds: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 2.0
+    draft_seconds: Annotated[float, msgspec.Meta(ge=0.01, le=60)] = 5.0
     """Seconds between two edits of a reply that is being written."""
     max_file_kilobytes: Annotated[int, msgspec.Meta(ge=1)] = 20_000
     """The largest file that is downloaded, in kilobytes."""
@@ -46,6 +47,7 @@ SETUP = platform.SetupGuide(
     ],
     intro="Create an account for the bot on your homeserver.",
     sender="Your Matrix id, such as @ann:example.org.",
+    sender_pattern=r"@[^:\s]+:\S+",
     test_message=False,
     last_step="Invite the bot to a room without encryption and write to it.",
 )
@@ -58,7 +60,10 @@ def create(context: platform.PlatformContext) -> platform.Platform:
     from holdfast.gateway.platforms.matrix import matrix_platform  # noqa: PLC0415 -- an optional dependency
 
     settings = msgspec.convert(dict(context.settings), MatrixSettings)
-    if parse.urlsplit(settings.homeserver).scheme not in ("http", "https"):
+    url = parse.urlsplit(settings.homeserver)
+    if url.scheme != "https" and not (url.scheme == "http" and requests.is_loopback(url.hostname or "")):
+        if url.scheme == "http" and url.hostname:
+            raise errors.SettingInvalid("`homeserver` must use https, unless it is on this machine.")
         raise errors.SettingInvalid("`homeserver` must be a URL such as https://matrix.example.org.")
     return matrix_platform.MatrixPlatform(
         context.name,

@@ -60,6 +60,7 @@ class Content(msgspec.Struct, frozen=True):
     url: str | None = None
     info: FileInfo = FileInfo()
     redacts: str = ""
+    replacement_room: str = ""
     relation: Relation = msgspec.field(name="m.relates_to", default=Relation())
     mentions: Mentions | None = msgspec.field(name="m.mentions", default=None)
     new: Content | None = msgspec.field(name="m.new_content", default=None)
@@ -136,12 +137,17 @@ def strip_mention(text: str, names: Sequence[str]) -> str:
     return re.sub(rf"(?i)\A({user_id}[:,]?|@?({'|'.join(others)})[:,])\s+", "", text)
 
 
-def chosen_text(question: RoomEvent | None, answer: str, user_id: str) -> str | None:
-    """Return the text of the choice that a number selects, if the user `user_id` asked the question."""
+def chosen_number(answer: str) -> int | None:
+    """Return the number that an answer to a question consists of; None if it is another text."""
     number = answer.strip().removesuffix(KEYCAP).removesuffix(KEYCAP[1])
-    if question is None or question.sender != user_id or not (number.isascii() and number.isdigit()):
+    return int(number[:3]) if number.isascii() and number.isdigit() else None
+
+
+def chosen_text(question: RoomEvent | None, number: int | None, user_id: str) -> str | None:
+    """Return the text of the choice that a number selects, if the user `user_id` asked the question."""
+    if question is None or question.sender != user_id or number is None:
         return None
-    return dict(enumerate(question.content.choices, 1)).get(int(number[:3]))
+    return dict(enumerate(question.content.choices, 1)).get(number)
 
 
 # --- outbound ------------------------------------------------------------------------------------------------

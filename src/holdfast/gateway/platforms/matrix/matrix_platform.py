@@ -30,19 +30,23 @@ logger = logging.getLogger("holdfast.gateway")
 LIMIT = 16_000
 SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
 JOIN_PAUSES, MAX_JOIN_PAUSE = (1.0, 2.0, 4.0), 10.0
-"""Seconds between the attempts to join a room. No message is received meanwhile."""
+"""Seconds between the attempts to join a room."""
+MAX_BUSY_ROOMS = 5
+"""Rooms whose events are received concurrently."""
 POSITION = "io.github.holdfast-agent.sync"
 """The type of the account data with the position of the sync loop."""
 ENCRYPTED = "I cannot read encrypted messages. Please invite me to a room without encryption."
-NOT_DOWNLOADED = "[The file {name} could not be downloaded: {reason}.]"
-_TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member"]
+UPGRADED = "%s: the room %s was replaced by %s. Invite the bot there, and continue the conversation with /resume."
+_TYPES = ["m.room.message", "m.room.encrypted", "m.reaction", "m.room.redaction", "m.room.member", "m.room.tombstone"]
 _NOTHING = {"not_types": ["*"]}
 _EVENT_ID = re.compile(r"\$[!-~]{1,254}")
-_MXC = re.compile(r"mxc://([\w.:\[\]-]+)/([\w-]+)")
+_MXC = re.compile(r"mxc://([\w\[][\w.:\[\]-]*)/([\w-]+)")
 
 
 class MatrixPlatform:
     """A bot account on a homeserver."""
+
+    separate_files = True
 
     def __init__(
         self,
@@ -51,7 +55,7 @@ class MatrixPlatform:
         *,
         homeserver: str,
         invites: Sequence[str] = (),
-        draft_seconds: float = 2.0,
+        draft_seconds: float = 5.0,
         max_file_bytes: int = 20_000_000,
         page_size: int = 100,
     ) -> None:
@@ -60,7 +64,7 @@ class MatrixPlatform:
         self._invites, self._draft_seconds, self._max_file_bytes = invites, draft_seconds, max_file_bytes
         self._page_size = page_size
         self._client: nio.AsyncClient | None = None
-        self._ready = asyncio.Event()
+        self._ready, self._busy_rooms = asyncio.Event(), asyncio.Semaphore(MAX_BUSY_ROOMS)
         self._names: tuple[str, ...] = ()
         """The id of the bot, its local part and the display name."""
         self._encrypted = set[str]()
@@ -124,24 +128,45 @@ class MatrixPlatform:
         profile = await client.get_displayname(client.user_id)
         own_name = getattr(profile, "displayname", None) or ""
         self._names = (client.user_id, client.user_id[1:].partition(":")[0], own_name)
-        since, is_first = await self._load_position(client), True
-        wanted = _sync_filter(self._page_size)
-        while True:
-            wait = 0 if is_first else SYNC_SECONDS * 1_000
-            found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
-            for room_id, invite in found.rooms.invite.items():
-                await self._accept_invite(client, room_id, invite.invite_state)
-            has_news = since is None or bool(found.rooms.invite)
-            # Without a position the account is used for the first time, so all messages are history.
-            for room_id, joined in found.rooms.join.items() if since else ():
-                for source in await self._new_events(client, room_id, joined.timeline, since):
-                    if source.get("sender") != client.user_id:
-                        has_news = True
-                        await self._receive(client, handler, client.rooms[room_id], source)
-            if has_news:
-                await self._store_position(client, found.next_batch)
-            since, is_first = found.next_batch, False
-            self._ready.set()
+        since, is_first, has_news = await self._load_position(client), True, False
+        wanted, joining = _sync_filter(self._page_size), set[asyncio.Task[None]]()
+        try:
+            while True:
+                wait = 0 if is_first else SYNC_SECONDS * 1_000
+                found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
+                for room_id, invite in found.rooms.invite.items():
+                    joining.add(asyncio.create_task(self._accept_invite(client, room_id, invite.invite_state)))
+                has_news = has_news or since is None or bool(found.rooms.invite)
+                # Without a position the account is used for the first time, so all messages are history.
+                rooms = found.rooms.join.items() if since else ()
+                received = [self._receive_room(client, handler, room, joined, since) for room, joined in rooms]
+                for result in await asyncio.gather(*received, return_exceptions=True):
+                    if isinstance(result, BaseException):
+                        raise result
+                    has_news = has_news or result
+                # Invitations are received once, so the position is stored after the rooms were joined.
+                for task in [each for each in joining if each.done()]:
+                    task.result()
+                    joining.remove(task)
+                if has_news and not joining:
+                    await self._store_position(client, found.next_batch)
+                    has_news = False
+                since, is_first = found.next_batch, False
+                self._ready.set()
+        finally:
+            for task in joining:
+                task.cancel()
+
+    async def _receive_room(
+        self, client: nio.AsyncClient, handler: platform.Handler, room_id: str, joined: Any, since: str | None
+    ) -> bool:
+        """Receive the new events of a room, in order; return whether others sent any."""
+        async with self._busy_rooms:
+            events = await self._new_events(client, room_id, joined.timeline, since)
+            others = [each for each in events if each.get("sender") != client.user_id]
+            for source in others:
+                await self._receive(client, handler, client.rooms[room_id], source)
+        return bool(others)
 
     async def _load_position(self, client: nio.AsyncClient) -> str | None:
         async with await client.send("GET", _position_path(client), headers=self._headers) as response:
@@ -161,7 +186,7 @@ class MatrixPlatform:
         return {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
 
     async def _accept_invite(self, client: nio.AsyncClient, room_id: str, state: Sequence[Any]) -> None:
-        """Join a room, unless the inviter is not listed. Invitations are received once, so a failure is retried."""
+        """Join a room, unless the inviter is not listed. A failure is retried."""
         invitations = [
             each for each in state if isinstance(each, nio.InviteMemberEvent) and each.state_key == client.user_id
         ]
@@ -213,6 +238,9 @@ class MatrixPlatform:
                 incoming = await self._read_message(client, room, event)
             case "m.reaction":
                 incoming = await self._read_reaction(client, room, event)
+            case "m.room.tombstone":
+                room_ids = (errors.quote(room.room_id), errors.quote(event.content.replacement_room))
+                logger.warning(UPGRADED, self.name, *room_ids)
             case "m.room.encrypted" if room.room_id not in self._encrypted:
                 self._encrypted.add(room.room_id)
                 logger.warning("%s cannot read the encrypted room %s", self.name, errors.quote(room.room_id))
@@ -227,14 +255,21 @@ class MatrixPlatform:
         content, thread, edits = event.content, event.content.thread, ""
         if content.relation.rel_type == "m.replace":
             edits = content.relation.event_id
-            original = await self._fetch(client, room, edits)
-            if content.new is None or original is None or original.sender != event.sender:
-                return None  # Only the sender may edit a message; homeservers do not check that.
-            content, thread = content.new, original.content.thread
+            if content.new is None:
+                return None
+            content = content.new
         is_for_bot = room.member_count <= 2 or matrix_events.is_mentioned(content, client.user_id)
-        quoted = await self._fetch(client, room, content.replied_to) if content.replied_to else None
         text = matrix_events.strip_mention(content.text, self._names)
-        choice = matrix_events.chosen_text(quoted, text, client.user_id)
+        number = matrix_events.chosen_number(text) if content.replied_to else None
+        if not is_for_bot and number is None:
+            return None
+        if edits:
+            original = await self._fetch(client, room, edits)
+            if original is None or original.sender != event.sender:
+                return None  # Only the sender may edit a message; homeservers do not check that.
+            thread = original.content.thread
+        quoted = await self._fetch(client, room, content.replied_to) if content.replied_to else None
+        choice = matrix_events.chosen_text(quoted, number, client.user_id)
         if not is_for_bot and choice is None:
             return None
         incoming = msgspec.structs.replace(
@@ -252,8 +287,9 @@ class MatrixPlatform:
     ) -> platform.Incoming | None:
         """Return the answer to a question that a reaction chooses."""
         relation = event.content.relation
-        question = await self._fetch(client, room, relation.event_id) if relation.event_id else None
-        choice = matrix_events.chosen_text(question, relation.key, client.user_id)
+        number = matrix_events.chosen_number(relation.key)
+        question = await self._fetch(client, room, relation.event_id) if number is not None else None
+        choice = matrix_events.chosen_text(question, number, client.user_id)
         if question is None or choice is None:
             return None
         return msgspec.structs.replace(self._incoming(room, event, question.content.thread), text=choice)
@@ -287,19 +323,16 @@ class MatrixPlatform:
     ) -> platform.Incoming:
         """Add the file of a message, or a note why it is missing: an unavailable file must not stop the loop."""
         name, limit = content.filename or content.body, self._max_file_bytes
-        data, reason = None, "it is larger than the limit"
+        found: platform.Attachment | str = downloads.too_large(name, limit)
         try:
             if content.info.size <= limit:
                 async with asyncio.timeout(DOWNLOAD_SECONDS), await self._get_media(client, content.url) as response:
                     response.raise_for_status()
-                    data = await downloads.read_body(response, limit)
+                    if (data := await downloads.read_body(response, limit)) is not None:
+                        found = platform.Attachment(data, content.info.mimetype, name)
         except (aiohttp.ClientError, TimeoutError, ValueError):
-            reason = "it is unavailable"
-        if data is not None:
-            attachment = platform.Attachment(data, content.info.mimetype, name)
-            return msgspec.structs.replace(incoming, attachments=(attachment,))
-        note = NOT_DOWNLOADED.format(name=errors.quote(name), reason=reason)
-        return msgspec.structs.replace(incoming, text="\n".join(filter(None, (incoming.text, note))))
+            found = downloads.not_received(name, "it is unavailable")
+        return downloads.add_files(incoming, [found])
 
     async def _get_media(self, client: nio.AsyncClient, url: str | None) -> aiohttp.ClientResponse:
         """Request a file. The method `download` of the library has no limit of the size."""
@@ -337,8 +370,6 @@ class MatrixPlatform:
                 msgtype = "m.notice" if delivery.kind == "notice" and not delivery.is_draft else "m.text"
                 content = matrix_events.text_content(delivery.text, msgtype)
                 sent = await _send_text(client, delivery, content, transaction)
-            elif delivery.draft is not None:
-                _check(await client.room_redact(delivery.address["chat"], delivery.draft, tx_id=transaction))
             for index, file in enumerate(delivery.files):
                 data = io.BytesIO(await file.read())
                 uploaded, _ = await client.upload(data, file.media_type, file.name, filesize=file.size)
@@ -367,10 +398,9 @@ class MatrixPlatform:
             await client.room_typing(address["chat"], True, TYPING_SECONDS * 1_000)
 
     async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
-        with suppress(errors.SendFailed):  # A later edit has the text, too.
-            async with self._sending() as client:
-                content = matrix_events.edit_content(matrix_events.text_content(text), draft)
-                await _send_event(client, address["chat"], content)
+        async with self._sending() as client:
+            content = matrix_events.edit_content(matrix_events.text_content(text), draft)
+            await _send_event(client, address["chat"], content)
 
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         async with self._sending() as client:

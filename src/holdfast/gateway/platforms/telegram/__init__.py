@@ -21,6 +21,7 @@ SETUP = platform.SetupGuide(
     ],
     intro="Write /newbot to https://t.me/BotFather to create a bot, then open the chat with it and choose Start.",
     sender="Your numeric user id; https://t.me/userinfobot shows it. A user name is not an id.",
+    sender_pattern=r"[0-9]+",
 )
 
 

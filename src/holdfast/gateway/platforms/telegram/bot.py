@@ -30,18 +30,22 @@ from telegram import request as telegram_requests
 from holdfast import errors
 from holdfast.agent import commands
 from holdfast.gateway import platform
+from holdfast.gateway.platforms import downloads
 from holdfast.gateway.platforms.http import requests, server
 from holdfast.gateway.platforms.telegram import markdown, updates
-from holdfast.tools.files import images
 
 logger = logging.getLogger("holdfast.gateway")
 
-MAX_TEXT, MAX_CAPTION = 4_096, 1_024
-"""The longest text and caption, in UTF-16 code units."""
+MAX_TEXT = 4_096
+"""The longest text in UTF-16 code units."""
 MAX_DOWNLOAD, MAX_UPLOAD, MAX_PHOTO = 20_000_000, 50_000_000, 10_000_000
 """Telegram's limits of files in bytes."""
-MAX_DOWNLOAD_ATTEMPTS = 5
-"""After so many failed downloads a message is stored without its file, because later updates wait for it."""
+DOWNLOAD_ATTEMPTS, DOWNLOAD_PAUSE = 3, 1.0
+"""Few attempts at a file and a short pause in seconds between them, because later updates wait for it."""
+MAX_FAILURES = 5
+"""The unexpected errors of an update after which it is skipped, because later updates wait for it."""
+PHOTO_TYPES = ("image/jpeg", "image/png")
+"""The types that are sent as photos. Telegram would convert others, and only show the first frame of a GIF."""
 MAX_UPDATE_BYTES = 1_000_000
 MAX_COMMANDS, MAX_DESCRIPTION = 100, 256
 PACE = platform.Pace(platform.Rate(30, 1.0), platform.Rate(20, 60.0))
@@ -105,6 +109,8 @@ def _is_private(address: str) -> bool:
 class TelegramPlatform:
     """A bot. `close` closes its connections."""
 
+    separate_files = True
+
     def __init__(self, name: str, settings: TelegramSettings, token: str, secret: str = "") -> None:
         for each in _LOGGERS:
             logging.getLogger(each).setLevel(logging.WARNING)
@@ -118,9 +124,7 @@ class TelegramPlatform:
         self._ready = asyncio.Event()
         self._receiving = asyncio.Lock()
         self._failures = Counter[int]()
-        """Failed downloads by update."""
-        self._accepted: dict[int, list[str]] = {}
-        """The messages that Telegram accepted of a delivery whose other messages failed; they are not sent again."""
+        """Unexpected errors by update."""
         self.webhook_port = 0
         """The port of the webhook's server while it runs."""
 
@@ -190,7 +194,15 @@ class TelegramPlatform:
         self._ready.set()
         offset, seconds = None, self._settings.poll_seconds
         while True:
-            for update in await self._bot.get_updates(offset, timeout=seconds, allowed_updates=updates.ALLOWED):
+            try:
+                found = await self._bot.get_updates(offset, timeout=seconds, allowed_updates=updates.ALLOWED)
+            except telegram_errors.RetryAfter as error:
+                await asyncio.sleep(_seconds(error))
+                continue
+            if offset is not None:
+                # Until now, an error would have repeated the updates before it, with those that were skipped.
+                self._failures.clear()
+            for update in found:
                 await self._receive(handler, update)
                 offset = update.update_id + 1
 
@@ -200,11 +212,9 @@ class TelegramPlatform:
             if not hmac.compare_digest(given.encode(), self._secret.encode()):
                 raise requests.HttpError(403, "Wrong secret token.", code="wrong_secret")
             update = telegram.Update.de_json(msgspec.json.decode(await request.body()), self._bot)
-            try:
-                async with self._receiving:
-                    await self._receive(handler, update)
-            except telegram_errors.TelegramError as error:
-                raise requests.HttpError(503, self._describe(error)) from None
+            async with self._receiving:
+                await self._receive(handler, update)
+            self._failures.pop(update.update_id, None)
             return Response()
 
         settings = self._settings
@@ -228,11 +238,24 @@ class TelegramPlatform:
 
     async def _receive(self, handler: platform.Handler, update: telegram.Update) -> None:
         """Store the message of an update. Raises an error if the update must be delivered again."""
+        try:
+            await self._store(handler, update)
+        except errors.StoreError:
+            raise
+        except Exception:
+            self._failures[update.update_id] += 1
+            if self._failures[update.update_id] < MAX_FAILURES:
+                raise
+            logger.exception("%s skips update %d after %d errors", self.name, update.update_id, MAX_FAILURES)
+
+    async def _store(self, handler: platform.Handler, update: telegram.Update) -> None:
         if update.callback_query is not None:
             if (pressed := updates.read_button(self.name, update)) is not None:
                 await handler.receive(pressed)
             try:
                 await self._bot.answer_callback_query(update.callback_query.id)
+                if pressed is not None and pressed.kind == "dm":  # In a group, others can press the buttons, too.
+                    await update.callback_query.edit_message_reply_markup()
             except telegram_errors.TelegramError as error:
                 logger.debug("Telegram did not accept the answer to a button: %s", self._describe(error))
             return
@@ -241,35 +264,33 @@ class TelegramPlatform:
             return
         message = update.effective_message
         if message is not None and (files := updates.find_files(message)):
-            complete = partial(self._add_files, incoming, files, update.update_id)
-            incoming = msgspec.structs.replace(incoming, complete=complete)
+            incoming = msgspec.structs.replace(incoming, complete=partial(self._add_files, incoming, files))
         await handler.receive(incoming)
-        self._failures.pop(update.update_id, None)
 
     async def _add_files(
-        self, incoming: platform.Incoming, files: Sequence[updates.FileReference], update_id: int
+        self, incoming: platform.Incoming, files: Sequence[updates.FileReference]
     ) -> platform.Incoming:
-        """Download the files of a message. Telegram limits their size to 20 MB, a server of one's own may not."""
-        attachments, notes = list[platform.Attachment](), list[str]()
-        for file in files:
+        return downloads.add_files(incoming, [await self._download(each) for each in files])
+
+    async def _download(self, file: updates.FileReference) -> platform.Attachment | str:
+        """Return a file, or a note. Telegram limits the size to 20 MB, a server of one's own may not."""
+        for attempt in range(DOWNLOAD_ATTEMPTS):
+            await asyncio.sleep(DOWNLOAD_PAUSE if attempt else 0)
             try:
                 size, found = file.size, None
                 if size <= MAX_DOWNLOAD:
                     found = await self._bot.get_file(file.file_id)
                     size = found.file_size or 0
                 if found is None or size > MAX_DOWNLOAD:
-                    notes.append(updates.build_note(file, f"{size:,} bytes"))
-                    continue
-                data = bytes(await found.download_as_bytearray())
+                    return downloads.too_large(file.name, MAX_DOWNLOAD)
+                return platform.Attachment(bytes(await found.download_as_bytearray()), file.media_type, file.name)
             except telegram_errors.TelegramError as error:
-                self._failures[update_id] += 1
-                if not _is_final(error) and self._failures[update_id] < MAX_DOWNLOAD_ATTEMPTS:
-                    raise
-                notes.append(updates.build_note(file, "Telegram did not deliver it"))
-                continue
-            attachments.append(platform.Attachment(data, file.media_type, file.name))
-        text = updates.join_text(incoming.text, notes)
-        return msgspec.structs.replace(incoming, text=text, attachments=tuple(attachments))
+                logger.warning("%s could not download a file: %s", self.name, self._describe(error))
+                if _is_final(error):
+                    break
+            except Exception as error:  # noqa: BLE001 -- the border to the library, which trusts the responses
+                logger.warning("%s could not download a file: %s", self.name, type(error).__name__)
+        return downloads.not_received(file.name, "Telegram did not deliver it")
 
     # --- sending -------------------------------------------------------------------------------------
 
@@ -288,10 +309,7 @@ class TelegramPlatform:
 
     async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
         with self._translate():
-            try:
-                await self._edit(address, draft, text)
-            except telegram_errors.RetryAfter as error:
-                await asyncio.sleep(_seconds(error))
+            await self._edit(address, draft, text)
 
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         with self._translate(), suppress(telegram_errors.BadRequest):
@@ -304,30 +322,16 @@ class TelegramPlatform:
 
     async def _send(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
         try:
-            return await self._send_parts(delivery, buttons)
+            return await self._send_once(delivery, buttons)
         except telegram_errors.ChatMigrated as error:
             # The group became a supergroup, whose id is new and which lacks the draft and the message to reply to.
             moved = msgspec.structs.replace(delivery, address={"chat": error.new_chat_id}, draft=None)
-            return await self._send_parts(moved, buttons)
+            return await self._send_once(moved, buttons)
 
-    async def _send_parts(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
-        """Send the text and the files of a delivery. After a failure the next call continues with the rest."""
-        accepted = self._accepted.pop(delivery.id, [])
-        draft, length = delivery.draft, markdown.utf16_length(markdown.visible_text(delivery.text))
-        has_caption = len(delivery.files) == 1 and draft is None and length <= MAX_CAPTION
-        has_text = bool(delivery.text) and not has_caption
-        try:
-            if draft is not None and not delivery.text and not accepted:
-                await self.delete_draft(delivery.address, draft)
-            if has_text and not accepted:
-                accepted.append(await self._send_text(delivery, buttons))
-            for file in delivery.files[len(accepted) - has_text :]:
-                accepted.append(await self._send_file(delivery, file, delivery.text if has_caption else ""))
-        except BaseException:
-            if accepted:
-                self._accepted[delivery.id] = accepted
-            raise
-        return accepted[0] if accepted else f"empty-{delivery.id}"
+    async def _send_once(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
+        sent = [await self._send_text(delivery, buttons)] if delivery.text else []
+        sent += [await self._send_file(delivery, each) for each in delivery.files]
+        return sent[0]
 
     async def _send_text(self, delivery: platform.Delivery, buttons: telegram.InlineKeyboardMarkup | None) -> str:
         if delivery.draft is not None and await self._edit(delivery.address, delivery.draft, delivery.text):
@@ -356,24 +360,23 @@ class TelegramPlatform:
             raise
         return True
 
-    async def _send_file(self, delivery: platform.Delivery, file: platform.OutgoingFile, caption: str) -> str:
+    async def _send_file(self, delivery: platform.Delivery, file: platform.OutgoingFile) -> str:
         if file.size > MAX_UPLOAD:
             raise errors.SendRefused(f"{file.name} has {file.size:,} bytes; Telegram accepts {MAX_UPLOAD:,}.")
         content = telegram.InputFile(await file.read(), filename=file.name)
         method: Callable[..., Awaitable[telegram.Message]] = self._bot.send_document
-        if file.media_type in images.MEDIA_TYPES and file.size <= MAX_PHOTO:
+        if file.media_type in PHOTO_TYPES and file.size <= MAX_PHOTO:
             method = self._bot.send_photo
         elif file.media_type.startswith("audio/"):
             method = self._bot.send_voice if file.media_type == "audio/ogg" else self._bot.send_audio
-        given = {"caption": caption or None, "parse_mode": "HTML", **_target(delivery)}
         try:
             kind = method.__name__.removeprefix("send_")
-            sent = await method(**{kind: content}, **given)
+            sent = await method(**{kind: content}, **_target(delivery))
         except telegram_errors.BadRequest:
             if method == self._bot.send_document:
                 raise
             # For example an image with unusual proportions.
-            sent = await self._bot.send_document(document=content, **given)
+            sent = await self._bot.send_document(document=content, **_target(delivery))
         return str(sent.message_id)
 
     @contextmanager
@@ -393,8 +396,9 @@ class TelegramPlatform:
             return f"Telegram refused the token in {self._settings.token_env}."
         if isinstance(error, telegram_errors.Conflict):
             return "Another program receives the updates of this bot. Stop it, or use a webhook."
-        # Without the number before the colon, which is encoded in addresses.
-        return f"Telegram: {error.message.replace(self._token.partition(':')[2], HIDDEN)}"
+        # Without the number before the colon, which is encoded in addresses. The library changes the case of texts.
+        secret = re.escape(self._token.partition(":")[2])
+        return f"Telegram: {re.sub(secret, HIDDEN, error.message, flags=re.IGNORECASE)}"
 
 
 def _target(delivery: platform.Delivery) -> dict[str, Any]:

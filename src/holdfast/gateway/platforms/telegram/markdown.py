@@ -14,6 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_core import StateCore
 from markdown_it.tree import SyntaxTreeNode
 
+from holdfast.gateway import text_split
+
 # The parser drops blocks that are nested more deeply; its default is 20.
 _PARSER = MarkdownIt("commonmark", {"html": False, "maxNesting": 200}).enable(["table", "strikethrough"])
 _INLINE_PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough")
@@ -38,14 +40,9 @@ def _parse_inline(state: StateCore) -> None:
 _PARSER.core.ruler.at("inline", _parse_inline)
 
 
-def utf16_length(text: str) -> int:
-    """Return the length of a text in the unit of Telegram's limits."""
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
 def measure(text: str) -> int:
     """Return an upper bound of the visible length of a rendered Markdown text."""
-    return utf16_length(text) + text.count("@") + 3 * text.count("\t")
+    return text_split.utf16_length(text) + text.count("@") + 3 * text.count("\t")
 
 
 def visible_text(rendered: str) -> str:

@@ -1,15 +1,15 @@
 """Translate updates of the Bot API to inbound messages. Pure.
 
-Names and texts are user input. A command counts only if the sender wrote it: text that is forwarded, or that an inline
-bot wrote, never is one.
+Names and texts are user input. Text that is forwarded, or that an inline bot wrote, is not the sender's: it becomes a
+JSON string with its origin, so it cannot be a command or pass for an instruction of the user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import msgspec
 import telegram
 from telegram.constants import ChatType, MessageEntityType
 
@@ -19,6 +19,7 @@ from holdfast.store import titles
 
 ALLOWED = ("message", "edited_message", "callback_query")
 """The types of updates that Telegram delivers."""
+FORWARDED, INLINE = "[Forwarded message of {by}: {text}]", "[Text of the bot {by}: {text}]"
 
 
 class FileReference(NamedTuple):
@@ -124,8 +125,9 @@ def _read_text(me: telegram.User, message: telegram.Message) -> tuple[str, bool]
     entities = message.parse_entities() if message.text else message.parse_caption_entities()
     own = f"@{me.username}".lower()
     if message.forward_origin is not None or message.via_bot is not None:
-        # Two slashes mark text that is not a command.
-        return (f"/{text}" if commands.is_command(text) else text), False
+        origin, bot = message.forward_origin, message.via_bot
+        by, template = (_origin_name(origin), FORWARDED) if origin is not None else (f"@{bot and bot.username}", INLINE)
+        return (template.format(by=_quoted(by), text=_quoted(text)) if text else ""), False
     reply = message.reply_to_message
     is_addressed = bool(reply and reply.from_user and reply.from_user.id == me.id and not reply.forum_topic_created)
     for entity, part in entities.items():
@@ -145,7 +147,9 @@ def _read_text(me: telegram.User, message: telegram.Message) -> tuple[str, bool]
 
 
 def _read_quote(message: telegram.Message) -> platform.Quote | None:
-    reply = message.reply_to_message
+    reply, external = message.reply_to_message, message.external_reply
+    if external is not None and message.quote:  # A message of another chat: the bot sees only what the user selected.
+        return platform.Quote(f"external:{message.id}", message.quote.text, _origin_name(external.origin))
     # Every message of a topic replies to the message that created the topic.
     if reply is None or reply.forum_topic_created:
         return None
@@ -157,13 +161,16 @@ def _read_quote(message: telegram.Message) -> platform.Quote | None:
 
 
 def _display_name(sender: telegram.User | telegram.Chat) -> str:
-    return titles.normalize(sender.full_name or sender.username or "")
+    return titles.normalize(getattr(sender, "title", None) or sender.full_name or sender.username or "")
 
 
-def build_note(file: FileReference, why: str) -> str:
-    """Return the text that replaces a file that was not downloaded."""
-    return f"[The file {titles.normalize(file.name)!r} was not downloaded: {why}.]"
+def _origin_name(origin: telegram.MessageOrigin) -> str:
+    """Return the name of the person, bot or chat that wrote a message elsewhere."""
+    found = (getattr(origin, name, None) for name in ("sender_user", "sender_chat", "chat"))
+    sender = next(filter(None, found), None)
+    return titles.normalize(getattr(origin, "sender_user_name", "")) if sender is None else _display_name(sender)
 
 
-def join_text(text: str, notes: Sequence[str]) -> str:
-    return "\n".join(each for each in (text, *notes) if each)
+def _quoted(text: str) -> str:
+    """Return a JSON string, whose end cannot be forged."""
+    return msgspec.json.encode(text).decode()

@@ -26,6 +26,17 @@ SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.
   FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
  WHERE a.platform = :platform AND a.key >= :first AND a.key < :after ORDER BY a.id DESC LIMIT :limit;
 
+-- name: arrivals_newest
+-- The newest inbound message of each chat of a platform since a time, without edits and the like, whose keys have a
+-- colon; newest first.
+SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
+       a.joined, a.outcome, c.id, a.seq, a.settled_at, linked_owner(a), a.redacted_at IS NOT NULL
+  FROM arrivals a LEFT JOIN conversations c ON c.key = a.conversation
+ WHERE a.id IN (SELECT max(n.id) FROM arrivals n
+                 WHERE n.platform = :platform AND n.at >= :at AND n.address <> '' AND replace(n.key, ':', '') = n.key
+                 GROUP BY n.chat)
+ ORDER BY a.id DESC LIMIT :limit;
+
 -- name: arrival_last
 -- The latest inbound message of a platform that became a message of a conversation.
 SELECT a.id, a.platform, a.key, a.route, a.home, a.chat, a.sender, a.address, a.body, a.at, a.attempts, a.target,
@@ -105,6 +116,12 @@ SELECT r.key, c.id, r.version, coalesce(c.owner, ''),
 SELECT a.home, a.chat, a.address, a.route, a.sender, c.owner, linked_owner(a)
   FROM arrivals a JOIN conversations c ON c.key = a.conversation
  WHERE a.conversation = :conversation AND a.address <> '' ORDER BY a.id DESC LIMIT 1;
+
+-- name: arrival_home_of_route
+-- The chat of the last inbound message of a route, for a message about a conversation.
+SELECT a.home, a.chat, a.address, a.route, a.sender, c.owner, linked_owner(a)
+  FROM arrivals a JOIN conversations c ON c.key = :conversation
+ WHERE a.route = :route AND a.address <> '' ORDER BY a.at DESC, a.id DESC LIMIT 1;
 
 -- name: linked_chats
 -- The chats that are bound to a conversation and whose last sender is linked to its owner.

@@ -1,0 +1,197 @@
+"""Every platform receives, answers and streams alike, with its client library and its service on loopback."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import AsyncSessionDB, config, content_parts, errors, types
+from holdfast.app import gateway as app_gateway
+from holdfast.gateway import gateway, routes, settings
+from holdfast.gateway.platforms import plugins
+from holdfast.model import ScriptedModel
+from holdfast.model import base as models
+from tests.support import chat_adapters, gateways, platform_contract, platform_kills
+from tests.support.chat_adapters import ChatAdapter
+from tests.support.polling import until_async
+
+pytestmark = pytest.mark.filterwarnings("ignore::telegram.warnings.PTBDeprecationWarning")
+EDITABLE = ["telegram", "discord", "slack"]
+
+
+@pytest.fixture
+async def chat(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatAdapter]:
+    monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
+    async with chat_adapters.open_chat(request.param) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("chat", chat_adapters.ADAPTERS, indirect=True)
+class TestPlatform(platform_contract.PlatformContract):
+    pass
+
+
+@pytest.mark.parametrize("chat", EDITABLE, indirect=True)
+class TestDrafts(platform_contract.DraftContract):
+    pass
+
+
+@pytest.mark.parametrize("chat", EDITABLE, indirect=True)
+async def test_deleted_draft_is_replaced_by_a_new_message(chat: ChatAdapter, db: AsyncSessionDB) -> None:
+    model = gateways.HeldModel("Hello there!")
+    async with platform_contract.answer(db, model, chat):
+        await chat.say("Hi")
+        await until_async(chat.ids)
+        chat.delete_sent()
+        model.released.set()
+    assert await chat.texts() == ["Hello there!"]
+
+
+@pytest.mark.parametrize(
+    ("chat", "point"),
+    [(name, point) for name in EDITABLE for point in platform_kills.POINTS]
+    + [("email", point) for point in [*platform_kills.STORING, *platform_kills.SENDING[:2]]],
+    indirect=["chat"],
+)
+async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
+    chat: ChatAdapter, point: str, tmp_path: Path
+) -> None:
+    await platform_kills.check_kill(chat, point, tmp_path)
+
+
+@pytest.mark.parametrize("chat", ["telegram"], indirect=True)
+async def test_process_that_ends_during_a_burst_is_reported_once_in_its_chat(chat: ChatAdapter, tmp_path: Path) -> None:
+    """The program runs a real process, whose end reaches the chat by its watcher and the inbox."""
+    go, command = tmp_path / "go", "while ! test -e {}; do sleep 0.05; done; echo built"
+
+    def answer(request: models.Request) -> models.Reply | str:
+        last = request.messages[-1]
+        text = content_parts.text(last.content).strip()
+        if text == "Build":
+            start = types.ToolCall("1", "start_process", {"command": command.format(go)})
+            return models.Reply(calls=(start,))
+        return "Started." if last.role == "tool" else "It ended." if "built" in text else f"re {text}"
+
+    loaded = config.load({"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_MODEL": "offline"}, files=False)
+    wanted = settings.GatewaySettings(allow={chat.name: [chat.service.sender]}, shell=True, poll=0.02)
+    program = msgspec.structs.replace(loaded, gateway=wanted)
+    async with app_gateway.serve(program, platforms=[chat.load()]) as opened:
+        await opened.gateway.wait_ready()
+        db = opened.db
+        (first,) = await gateways.wait_settled(db, await chat.say("Hello"), platform=chat.name)
+        await db.permissions.grant(chat.owner, "start_process", by="test")
+        async with opened.gateway.runtimes.use(routes.principal_of(first)) as runtime:
+            agent = await runtime.agents.get(first.conversation_id or "")
+            agent.model = ScriptedModel(itertools.repeat(answer))
+            await gateways.wait_settled(db, await chat.say("Build"), platform=chat.name)
+            keys = [await chat.say(text) for text in ("Two", "Three")]
+            go.touch()
+            keys += [await chat.say(text) for text in ("Four", "Five")]
+            await gateways.wait_settled(db, *keys, platform=chat.name)
+            await until_async(lambda: chat_shows(chat, "It ended."))
+        await gateways.wait_idle(opened.gateway, db)
+        assert len(await db.list_sessions()) == 1
+    _hello, *texts = await chat.texts()
+    assert sorted(texts) == sorted(
+        ["Started.", "It ended.", *(f"re {text}" for text in ("Two", "Three", "Four", "Five"))]
+    )
+
+
+async def chat_shows(chat: ChatAdapter, text: str) -> bool:
+    return text in await chat.texts()
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "token", "problem"),
+    [
+        ("telegram", "token_env", "654321:another-secret", "refused the token"),
+        ("discord", "token_env", "another-secret", "Improper token"),
+        ("slack", "bot_token_env", "xoxb-another-secret", "invalid_auth"),
+        ("slack", "app_token_env", "xapp-another-secret", "invalid_auth"),
+        ("email", "password_env", "another-secret", "Wrong password"),
+    ],
+)
+async def test_wrong_credentials_are_logged_without_them(
+    name: str, setting: str, token: str, problem: str, db: AsyncSessionDB, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.WARNING, "uvicorn")  # The log of the server in this process.
+    async with chat_adapters.open_chat(name) as chat:
+        chat.service.secrets[setting] = token
+        platform = chat.load()
+        async with gateways.open_gateway(db, ScriptedModel(), platforms=[platform]):
+            await until_async(lambda: problem in caplog.text)
+    assert "another-secret" not in caplog.text + repr(platform)
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+TOKEN = "secret-of-the-settings"
+SECRETS = {"TOKEN": TOKEN, "APP": TOKEN, "TELEGRAM": "123456:AAF-secret", "EMPTY": " "}
+SLACK = {"bot_token_env": "TOKEN", "app_token_env": "APP"}
+MATRIX = {"homeserver": "https://matrix.test", "token_env": "TOKEN"}
+EMAIL = {"address": "agent@holdfast.test", "password_env": "TOKEN", "trusted_authserv": "mx.test"}
+EMAIL |= {"imap_host": "127.0.0.1", "imap_security": "none", "smtp_host": "127.0.0.1", "smtp_security": "none"}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "telegram": {"token_env": "TELEGRAM"},
+    "discord": {"token_env": "TOKEN"},
+    "slack": SLACK,
+    "email": EMAIL,
+    "matrix": MATRIX,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        *((name, {"colour": "red"}, "unknown field `colour`") for name in SETTINGS),
+        ("telegram", {"api_url": "http://example.com"}, "`api_url` must begin with https"),
+        ("telegram", {"webhook_url": "https://a.b"}, "`webhook_secret_env`"),
+        ("telegram", {"webhook_url": "http://a.b", "webhook_secret_env": "TOKEN"}, "`webhook_url` must begin"),
+        ("telegram", {"token_env": "TOKEN"}, "TOKEN does not contain a token"),
+        ("discord", {"token_env": "OTHER"}, "OTHER is not set"),
+        ("discord", {"token_env": "EMPTY"}, "EMPTY does not contain a token"),
+        ("discord", {"api_url": "http://discord.test/api"}, "api_url"),
+        ("slack", {"signing_secret_env": "TOKEN"}, "either `app_token_env`"),
+        ("slack", {"app_token_env": None}, "either `app_token_env`"),
+        ("slack", {"api_url": "http://slack.com/api/"}, "https://"),
+        ("slack", {"bot_token_env": "OTHER"}, "OTHER is not set"),
+        ("email", {"trusted_authserv": ""}, "set `trusted_authserv`"),
+        ("email", {"accept_forged_senders": True}, "set `trusted_authserv`"),
+        ("email", {"imap_host": "mail.example.org"}, "must be encrypted"),
+        ("email", {"smtp_host": "mail.example.org"}, "must be encrypted"),
+        ("email", {"address": "Agent <agent@example.org>"}, "mail addresses"),
+        ("email", {"aliases": ["*"]}, "mail addresses"),
+        ("matrix", {"homeserver": "matrix.test"}, "`homeserver` must be a URL"),
+        ("matrix", {"homeserver": "http://"}, "`homeserver` must be a URL"),
+        ("matrix", {"homeserver": "http://matrix.test"}, "must use https, unless it is on this machine"),
+        ("matrix", {"token_env": "OTHER"}, "OTHER is not set"),
+    ],
+)
+def test_invalid_settings_are_refused_without_secrets(name: str, changed: dict[str, Any], message: str) -> None:
+    plugins.load({name: SETTINGS[name]}, SECRETS)
+    table = {key: value for key, value in {**SETTINGS[name], **changed}.items() if value is not None}
+    with pytest.raises(errors.SettingInvalid, match=message) as refused:
+        plugins.load({name: table}, SECRETS)
+    assert not any(secret.strip() and secret in str(refused.value) for secret in SECRETS.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "library"), [("telegram", "telegram"), ("discord", "discord"), ("slack", "slack_sdk"), ("matrix", "nio")]
+)
+def test_missing_extra_is_named_with_its_install_command(
+    name: str, library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugins.load({name: SETTINGS[name]}, SECRETS)
+    for module in [each for each in sys.modules if each.startswith(f"holdfast.gateway.platforms.{name}")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(errors.SettingInvalid, match=rf"not installed\. Run: .*\[{name}\]"):
+        plugins.load({name: SETTINGS[name]}, SECRETS)
