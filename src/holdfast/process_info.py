@@ -10,6 +10,11 @@ import os
 import signal
 import time
 
+EXITING, KERNEL_THREAD = 0x4, 0x200000
+"""Flags of a process in /proc/PID/stat."""
+EXEC_SECONDS = 1.0
+"""Seconds to wait until a process has replaced its program."""
+
 
 @functools.cache
 def boot_id() -> str:
@@ -24,8 +29,7 @@ def machine_id() -> str:
 
 def start_ticks(pid: int) -> str:
     """Return the start time of a process in ticks since boot; empty if it has ended or is a zombie."""
-    # Field 2, the name of the program, may contain spaces and parentheses, so fields are counted after it.
-    fields = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    fields = _stat_fields(pid)
     return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
 
 
@@ -45,7 +49,7 @@ def exists(pid: int) -> bool:
 def find_by_env(mark: str) -> list[int]:
     """Return the processes that started with this environment entry, NAME=VALUE; none without /proc."""
     numbers = os.listdir("/proc") if os.path.isdir("/proc/self") else []
-    return [int(name) for name in numbers if name.isdigit() and _has(int(name), mark)]
+    return [int(name) for name in numbers if name.isdigit() and has_env(int(name), mark)]
 
 
 def kill_by_env(mark: str, patience: float = 5.0) -> int:
@@ -76,7 +80,7 @@ def _signal(pid: int, mark: str, number: signal.Signals) -> None:
     except (OSError, AttributeError):
         return
     try:
-        if _has(pid, mark):
+        if has_env(pid, mark):
             signal.pidfd_send_signal(held, number)
     except OSError:
         pass
@@ -84,12 +88,33 @@ def _signal(pid: int, mark: str, number: signal.Signals) -> None:
         os.close(held)
 
 
-def _has(pid: int, mark: str) -> bool:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark.encode() in file.read().split(b"\0")
-    except OSError:
+def has_env(pid: int, mark: str) -> bool:
+    """Return whether a process has an environment entry."""
+    until = time.monotonic() + EXEC_SECONDS
+    while True:
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                environment = file.read()
+        except OSError:
+            return False
+        if environment or not may_be_in_exec(pid) or time.monotonic() > until:
+            return mark.encode() in environment.split(b"\0")
+        time.sleep(0.001)
+
+
+def may_be_in_exec(pid: int) -> bool:
+    """Return whether a process without environment may be replacing its program, which empties it for a moment."""
+    fields = _stat_fields(pid)
+    if len(fields) < 49 or fields[0] in "ZX" or int(fields[6]) & (EXITING | KERNEL_THREAD):
         return False
+    begin, end = fields[47:49]
+    return begin != end or end == "0"
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; empty if the process does not exist."""
+    # The name of the program, before the state, may contain spaces and parentheses.
+    return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def read_text(path: str) -> str:
