@@ -66,6 +66,20 @@ def note(text: str) -> dict[str, Any]:
     return {"type": "note", "text": text}
 
 
+def turn_note(text: str) -> dict[str, Any]:
+    """Return a note that holds for one turn only, such as the date."""
+    return {**note(text), "turn": True}
+
+
+def without_turn_notes(content: types.Content) -> types.Content:
+    """Return the content of a message that is sent again in another turn."""
+    if isinstance(content, str):
+        return content
+    parts = [part for part in content if not part.get("turn")]
+    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"} and parts[0]["type"] == "text"
+    return text(parts) if is_plain else parts
+
+
 def notice(text: str, kind: str) -> dict[str, Any]:
     """Return a text part that a program wrote, with the kind of the notice."""
     return {"type": "text", "text": text, "notice": kind}

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import commands, gateway_context
-from holdfast.model import ScriptedModel
+from holdfast.gateway import commands, gateway_context, replies
+from holdfast.model import ScriptedModel, request_common
 from holdfast.runtime import runtime
 from tests.support import agents, gateways
 from tests.support.agents import shape
@@ -90,6 +90,17 @@ async def test_command_whose_permission_check_fails_is_not_run(db: AsyncSessionD
         *_, found = await turn.finish("1", "2", "3")
         (reply,) = await db.mail.replies(found.id)
         assert (found.attempts, reply.text) == (1, commands.ACCESS_UNKNOWN)
+
+
+async def test_retry_in_a_shared_chat_keeps_the_sender_of_the_message(db: AsyncSessionDB) -> None:
+    ann, ben = ({"kind": "group", "chat": "g", "sender": sender} for sender in ("ann", "ben"))
+    async with open_gateway(db, model := ScriptedModel(["First.", "Second."]), shared=True) as (_, chat):
+        await gateways.settle(db, chat, "Hi", key="1", **ann)
+        await gateways.settle(db, chat, "/retry", key="2", **ben)
+    (message,) = model.requests[1].messages
+    assert request_common.content_text(message.content).endswith(
+        replies.SPEAKERS.format(names='id "ann"') + "\n\n> Hi\n"
+    )
 
 
 async def test_interrupted_retry_is_finished_by_the_next_gateway(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ async def test_picture_is_part_of_the_message_and_a_file_is_described(db: AsyncS
     with db.db.blobs.open(found.parts[0]["blob"]) as stored:
         assert stored.read() == PICTURE
     assert [part.get("name") for part in found.parts] == [None, "cat.png", None, "my table.csv"]
-    assert found.parts[2]["text"] == "[Attached: my table.csv, text/csv, 7 bytes.]"
+    assert found.parts[2]["text"] == "[Attached: 'my table.csv', text/csv, 7 bytes.]"
     assert isinstance(content_parts.parse(found.parts)[0], content_parts.Image)
 
 

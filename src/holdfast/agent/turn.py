@@ -221,7 +221,7 @@ class AgentTurn:
         now, content = self._host.clock(), self._request.content
         date = None if last_at is not None and system_prompt.is_same_day(last_at, now) else system_prompt.date_note(now)
         folder = self._folder_change.note if self._folder_change else None
-        notes = [content_parts.note(each) for each in (date, folder) if each]
+        notes = [content_parts.turn_note(each) for each in (date, folder) if each]
         if notes:
             content = [*notes, *([{"type": "text", "text": content}] if isinstance(content, str) else content)]
         return msgspec.structs.replace(self._message, content=content, at=now)

@@ -74,11 +74,9 @@ async def find_submitted(db: async_db.AsyncSessionDB, inbound: types.InboundMess
         return None
     if not found or found[0].redacted:
         return None
-    content = found[0].content
-    if isinstance(content, str):
-        return events.Submit(content, uid, None, inbound.route)
-    parts = [part for part in content if part.get("type") != "note"]
-    return events.Submit(content_parts.text(parts), uid, parts, inbound.route)
+    content = content_parts.without_turn_notes(found[0].content)
+    parts = None if isinstance(content, str) else content
+    return events.Submit(content_parts.text(content), uid, parts, inbound.route)
 
 
 async def run(

@@ -186,14 +186,14 @@ async def test_retry_repeats_the_message_and_hides_the_previous_answer(db: Async
     assert len({each.uid for each in log}) == 6
 
 
-async def test_retry_keeps_images_and_leaves_out_notes_for_the_model(db: AsyncSessionDB) -> None:
+async def test_retry_keeps_images_and_notes_of_the_message_but_not_the_date(db: AsyncSessionDB) -> None:
     image = {"type": "image", "media_type": "image/png", "data": "AAAA"}
-    text = {"type": "text", "text": "What is this?"}
+    text, note = {"type": "text", "text": "What is this?"}, content_parts.note("The file is in /tmp.")
     async with open_runtime(db) as run:
-        await run.submit("talk", events.Submit("What is this?", content=[text, image]))
-        stored = (await db.transcript("talk"))[0].content
-        assert stored[0]["type"] == "note"  # type: ignore[index]
-        assert await run_command(run, "/retry") == [events.Say("What is this?", [text, image])]
+        await run.submit("talk", events.Submit("What is this?", content=[note, text, image]))
+        date, *sent = (await db.transcript("talk"))[0].content
+        assert (content_parts.text([date]), sent) == ("", [note, text, image])  # type: ignore[list-item]
+        assert await run_command(run, "/retry") == [events.Say("What is this?", [note, text, image])]
 
 
 async def test_retry_works_for_unanswered_messages_and_after_a_compaction(db: AsyncSessionDB) -> None:

@@ -175,7 +175,7 @@ async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
     assert "/cdn/" not in caplog.text
     image, _, note, file = found.parts
     assert (image["type"], image["media_type"]) == ("image", "image/png")
-    assert note["text"].startswith("[Attached: notes.txt, text/plain, 5 bytes.")
+    assert note["text"].startswith("[Attached: 'notes.txt', text/plain, 5 bytes.")
     assert file["type"] == "file"
 
 

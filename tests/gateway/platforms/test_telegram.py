@@ -133,8 +133,8 @@ async def test_files_are_received_with_their_types_up_to_a_size(
     assert (one.text, [part["type"] for part in one.parts]) == ("What is it?", ["image", "file"])
     with db.db.blobs.open(one.parts[0]["blob"]) as stored:
         assert stored.read() == PNG
-    assert "[Attached: voice.ogg, audio/ogg, 4 bytes" in two.parts[0]["text"]
-    assert "[Attached: ab.png, application/octet-stream" in three.parts[0]["text"]
+    assert "[Attached: 'voice.ogg', audio/ogg, 4 bytes" in two.parts[0]["text"]
+    assert "[Attached: 'ab.png', application/octet-stream" in three.parts[0]["text"]
     note = "[The file 'video.mp4' was not received: it is larger than 1,000 bytes.]"
     assert [each.text for each in others] == [note] * 2
 

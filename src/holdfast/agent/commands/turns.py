@@ -64,7 +64,7 @@ async def retry(invocation: base.Invocation) -> None:
     """Undo the last turn and have the sender submit the same message again."""
     async with exclusive(invocation):
         (message,), _ = await _hide_turns(invocation, 1, resend=True)
-    content = _without_notes(message.content)
+    content = content_parts.without_turn_notes(message.content)
     invocation.emit(events.Say(content_parts.text(content), None if isinstance(content, str) else content))
 
 
@@ -101,15 +101,6 @@ async def _summarized(invocation: base.Invocation, context: types.Context) -> st
     if (await invocation.host.db.conversation(invocation.conversation_id)).compaction_epoch is None:
         return f"{text}, with which this branch began."
     return f"{text}: run /compact undo first."
-
-
-def _without_notes(content: types.Content) -> types.Content:
-    """Return a message as the person sent it, without the notes added for the model."""
-    if isinstance(content, str):
-        return content
-    parts = [part for part in content if part.get("type") != "note"]
-    is_plain = len(parts) == 1 and parts[0].keys() == {"type", "text"}
-    return content_parts.text(parts) if is_plain else parts
 
 
 def _line(message: types.Message) -> str:
