@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 
 from holdfast import AsyncSessionDB
-from tests.support import agents, postgres
+from tests.support import agents, postgres, processes
 
 _COMMON = {
     "deadline": None,
@@ -76,3 +76,10 @@ async def db() -> AsyncIterator[AsyncSessionDB]:
     """An empty store in memory, checked after the test."""
     async with agents.store() as opened:
         yield opened
+
+
+@pytest.fixture
+def leash() -> Iterator[processes.Leash]:
+    """Fail the test if a process that it started is still running at its end."""
+    with processes.leashed() as found:
+        yield found

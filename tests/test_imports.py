@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -199,6 +200,17 @@ def test_every_listed_exception_exists() -> None:
     side_doors = {path for _, path in ALSO_IN}
     on_demand = {path for path, _ in ON_DEMAND}
     assert set(ONLY_IN.values()) | side_doors | on_demand | LOADS_BY_NAME | set(READS_ENVIRONMENT) <= existing
+
+
+TESTS = Path(__file__).parent
+READS_ROUNDS = TESTS / "test_docs.py"
+"""Compares the numbers in the README with the constants of the tests."""
+
+
+def test_no_test_module_imports_another() -> None:
+    imports = re.compile(r"^from tests\S* import (\(\s[^)]*)?.*\btest_|^from tests\S*\.test_", re.MULTILINE)
+    modules = [path for path in TESTS.rglob("*.py") if imports.search(path.read_text("utf-8"))]
+    assert modules == [READS_ROUNDS]
 
 
 # --- the checker itself ------------------------------------------------------------------------------

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,46 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB, content_parts
-from tests.acceptance import npm
+from tests.acceptance.acpx import Client
 from tests.acceptance.installation import PATIENCE
-from tests.support import cli_process, polling
+from tests.support import polling
 
-ACPX, NODE = ("acpx", "0.19.1"), (22, 13)
 DENIED = 5
 """The exit code after it denied every permission request."""
-AGENT = shlex.join([*cli_process.PROGRAM, "acp"])
-
-
-class Client:
-    """acpx with a private home, for one folder."""
-
-    def __init__(self, home: Path) -> None:
-        node, package = npm.installed(*ACPX, oldest=NODE)
-        self.home = home
-        self._command = [*node.node, str(package / "dist" / "cli.js"), "--agent", AGENT]
-
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self._command, *words],
-            cwd=self.home,
-            env=cli_process.environment(self.home, {"HOLDFAST_MODEL": "offline"}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
-
-    def run(self, *words: str, code: int = 0) -> str:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, (out, err)
-        return out
-
-    def agent(self) -> int:
-        """Return the process id of the agent of the session."""
-        status = dict(line.split(": ", 1) for line in self.run("status").splitlines() if ": " in line)
-        assert status["status"] == "running", status
-        return int(status["pid"])
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
 from holdfast.runtime import linked_chats
-from tests.gateway.test_http_hooks import hook, open_hooks
 from tests.support import (
     agents,
     chat_services,
@@ -35,6 +34,7 @@ from tests.support import (
 from tests.support.approvals import Shell, shell_reply
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.gateways import Gate, intercept, open_gateway, run_platform, wait_idle, wait_sent
+from tests.support.http_hooks import hook, open_hooks
 from tests.support.matrix_server import Account, Homeserver, Person
 from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async

@@ -18,8 +18,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, types
 from tests.acceptance import editor
+from tests.acceptance.acpx import Client
 from tests.acceptance.installation import Installed
-from tests.acceptance.test_acp_acpx import Client
 from tests.acceptance.tmux import Terminal
 from tests.support import cli_process, compaction, matrix_server, polling
 from tests.support.matrix_server import Person

@@ -223,12 +223,6 @@ async def test_line_ends_of_the_editor_are_kept(file: Path, ends: str) -> None:
 
 
 @pytest.fixture
-def leash() -> Iterator[processes.Leash]:
-    with processes.leashed() as found:
-        yield found
-
-
-@pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder for temporary files, which must be empty afterwards."""
     made = tmp_path / "temporary"

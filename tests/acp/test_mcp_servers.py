@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,6 @@ from holdfast.tools import base
 from holdfast.tools.mcp import servers as mcp
 from tests.support import mcp_http_server, polling, processes
 from tests.support import mcp_servers as stage
-
-
-@pytest.fixture
-def leash() -> Iterator[processes.Leash]:
-    with processes.leashed() as found:
-        yield found
 
 
 def raw(name: str = "raw", *more: str, **env: str) -> schema.McpServerStdio:

@@ -13,8 +13,7 @@ from holdfast.agent import context_window, settings, usage
 from holdfast.compaction import base, hooks, policy
 from holdfast.model import ScriptedModel, tokens
 from holdfast.model import base as models
-from tests.faults import agent_processes
-from tests.support import agents, compaction, polling
+from tests.support import agents, compaction, messages, polling
 
 LONG = "The tide is coming in now, and the ferry is late. " * 200
 LEFT_OUT = "characters left out; recall message"
@@ -258,9 +257,9 @@ async def test_concurrent_reader_of_the_context_does_not_lose_a_message(db: Asyn
     agent = compaction.compacting_agent(db, model=model, tools=[agents.tool("look", look)])
     assert (await agent.run_conversation("Look")).completed
     await looking[0]
-    assert agent_processes.invalid(model.requests[1].messages) == []
+    assert messages.order_errors(model.requests[1].messages) == []
     assert ("tool", "seen") in agents.shape(model.requests[1].messages)
-    assert agent_processes.invalid(await agent.context_cache.messages()) == []
+    assert messages.order_errors(await agent.context_cache.messages()) == []
 
 
 async def test_message_larger_than_the_window_is_reported_with_the_part_that_was_sent(db: AsyncSessionDB) -> None:

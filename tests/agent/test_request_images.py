@@ -14,9 +14,9 @@ from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.store.blobs import files as blob_files
 from holdfast.tools.files import images
-from tests.model.test_adapters import ANTHROPIC, OPENAI, Api
 from tests.support import agents, gateways
 from tests.support.image_files import png
+from tests.support.provider_apis import ANTHROPIC, OPENAI, Api
 from tests.support.replay_server import Server, refusal
 
 PICTURE = png()

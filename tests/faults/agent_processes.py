@@ -18,6 +18,7 @@ from holdfast.store.db import SessionDB
 from holdfast.tools import base as tools
 from tests.faults import zygote
 from tests.support import agents as stages
+from tests.support import messages
 
 TURN_OPERATIONS = ("acquire", "append", "release", "title")
 COMPACTION_OPERATIONS = ("acquire", "budget", "commit", "release")
@@ -42,7 +43,7 @@ class Playing:
         self._die_while = die_while
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        problems = invalid(request.messages)
+        problems = messages.order_errors(request.messages)
         assert not problems, problems
         if request.messages[-1].role == "user":
             yield base.ContentDelta("Let me ask.")
@@ -64,26 +65,6 @@ class Playing:
 
     async def close(self) -> None:
         pass
-
-
-def invalid(messages: Sequence[types.Message]) -> list[str]:
-    """Return the errors of a strict provider: results not next to their calls, calls without results, a wrong start."""
-    found, open_calls = [], set[str]()
-    if messages and messages[0].role != "user":
-        found.append("does not begin with the user")
-    for message in messages:
-        if message.role == "tool":
-            if message.tool_call_id not in open_calls:
-                found.append(f"message {message.seq} is a result of nothing before it")
-            open_calls.discard(message.tool_call_id or "")
-        elif open_calls:
-            found.append(f"message {message.seq} comes before the results of {sorted(open_calls)}")
-            open_calls = set()
-        if message.role == "assistant":
-            open_calls = {call.id for call in message.tool_calls}
-    if open_calls:
-        found.append(f"ends without the results of {sorted(open_calls)}")
-    return found
 
 
 def turn_agent(db: AsyncSessionDB, model: base.Model, conversation: str, **given: Any) -> AIAgent:
@@ -126,7 +107,7 @@ class Echo:
     window = 100_000
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        assert not invalid(request.messages)
+        assert not messages.order_errors(request.messages)
         assert request.messages[-1].role == "user"
         yield base.ContentDelta(f"re {content_parts.text(request.messages[-1].content)}")
         yield base.FinishDelta("stop")
@@ -213,7 +194,7 @@ def compaction_problems(db: SessionDB, conversation: str, said: Sequence[str]) -
         found.append("the context misses messages after the cut")
     if db.get_compression_lock_holder(conversation) is not None:
         found.append("the lock is still held")
-    return found + invalid(context)
+    return found + messages.order_errors(context)
 
 
 class FailingSummarizer:

@@ -12,7 +12,7 @@ from holdfast.store.db import SessionDB
 from tests.faults import agent_processes as agents
 from tests.faults import load
 from tests.faults import zygote as zygotes
-from tests.support import conversations
+from tests.support import conversations, messages
 
 PARTS = 4
 
@@ -28,14 +28,14 @@ def check_next_start(path: Path, conversation: str, where: str) -> None:
     """A history every provider accepts, the message in it once, and the turn can be taken."""
     with SessionDB(path) as db:
         if db.get_session(conversation) is not None:
-            assert agents.invalid(db.context(conversation)) == [], where
+            assert messages.order_errors(db.context(conversation)) == [], where
             assert [each.uid for each in db.transcript(conversation)].count("u") <= 1, where
         result = agents.take(db, conversation, "u")  # closes the store
     assert (result.exit_reason, result.final_response) == ("completed", agents.ANSWER), where
     with SessionDB(path) as db:
         log = db.transcript(conversation)
         assert [each.uid for each in log].count("u") == 1, where
-        assert agents.invalid(db.context(conversation)) == [], where
+        assert messages.order_errors(db.context(conversation)) == [], where
         assert content_parts.text(log[-1].content) == agents.ANSWER, where
         assert db.leases() == [], where
         assert db.admin.fsck().ok, where

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,67 +19,14 @@ from starlette.routing import Route, Router
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import approvals
-from holdfast.gateway import access, gateway, settings
+from holdfast.gateway import access
 from holdfast.gateway import platform as gateway_platform
-from holdfast.gateway.platforms.http import callbacks, http_platform, requests, server, signatures, webhooks
+from holdfast.gateway.platforms.http import callbacks, requests, server, signatures, webhooks
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
-from holdfast.tools import base as tools_port
 from tests.support import gateways
 from tests.support.approvals import Shell, shell_reply
-from tests.support.http_gateway import TOKENS, client_of, error_of
-from tests.support.memory_platform import MemoryPlatform
-
-SECRET = "a-secret-of-some-length"
-BODY = b'{"text": "It broke."}'
-
-
-def hook(secret: str = SECRET, **given: Any) -> webhooks.HookConfig:
-    return webhooks.HookConfig(secret, settings.Hook("SECRET", **given))
-
-
-class Hooks:
-    """A gateway with webhooks, and a client of it."""
-
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        chat: MemoryPlatform,
-        platform: http_platform.HttpPlatform,
-        opened: gateway.Gateway,
-    ) -> None:
-        self.client, self.chat, self.platform, self.gateway = client, chat, platform, opened
-
-    async def post(
-        self, body: bytes = BODY, name: str = "build", id: str = "", headers: Mapping[str, str] = {}
-    ) -> httpx2.Response:
-        signed = signatures.sign(SECRET, id or hashlib.sha256(body).hexdigest(), body, time.time())
-        sent = {"content-type": "application/json", **signed, **headers}
-        return await self.client.post(f"/hooks/{name}", content=body, headers=sent)
-
-    async def fetch(self, number: int) -> httpx2.Response:
-        signed = signatures.sign(SECRET, "fetch", str(number).encode(), time.time())
-        return await self.client.get(f"/hooks/build/{number}", headers=signed)
-
-
-@asynccontextmanager
-async def open_hooks(
-    db: AsyncSessionDB,
-    model: models.Model,
-    checks: Sequence[gateway_platform.AdmissionCheck] = (),
-    tools: Sequence[tools_port.Tool] = (),
-    **hooks: webhooks.HookConfig,
-) -> AsyncIterator[Hooks]:
-    receiver = webhooks.Webhooks(db, hooks)
-    platform = http_platform.HttpPlatform(db, tokens=TOKENS, hooks=receiver)
-    platforms = [MemoryPlatform(), receiver, platform]
-    async with (
-        gateways.open_gateway(db, model, platforms=platforms, checks=checks, tools=tools) as (opened, chat),
-        client_of(platform) as client,
-    ):
-        while receiver.handler is None:
-            await asyncio.sleep(0)
-        yield Hooks(client, chat, platform, opened)
+from tests.support.http_gateway import client_of, error_of
+from tests.support.http_hooks import BODY, SECRET, hook, open_hooks
 
 
 async def test_repeated_delivery_is_one_message_and_its_reply_is_kept(db: AsyncSessionDB) -> None:

@@ -89,7 +89,8 @@ async def test_turn_is_copied_once_to_every_linked_chat(db: AsyncSessionDB) -> N
 
 
 async def test_copy_of_a_repeated_turn_has_the_reply_of_the_earlier_attempt(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
+    # The copies are stored as by another process.
+    async with open_phones(db, poll=0.02) as (_, red, blue):
         for text in ("Hello", "Again"):
             await red.ask(text)
         await red.link(blue)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import processes
-
-
-@pytest.fixture
-def leash() -> Iterator[processes.Leash]:
-    """Fail the test if a process that it started is still running at its end."""
-    with processes.leashed() as found:
-        yield found
 
 
 @pytest.fixture

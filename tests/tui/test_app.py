@@ -15,7 +15,7 @@ from textual.widgets import Input, OptionList
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
 from holdfast.tui import app, suspend, theme
-from tests.faults import agent_processes
+from tests.support import compaction
 from tests.support.agents import LoopClock
 from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
 
@@ -186,7 +186,7 @@ async def test_palette_lists_and_runs_commands_and_keeps_the_draft(tui: TuiDrive
 
 
 async def store_long_conversation(db: AsyncSessionDB) -> None:
-    await asyncio.to_thread(agent_processes.fill, db.db, "talk", 20)
+    await compaction.fill(db, 20)
 
 
 async def test_compaction_shows_its_progress_and_then_its_mark() -> None:
