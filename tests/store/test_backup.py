@@ -89,21 +89,30 @@ def test_backup_is_one_sound_private_file_that_opens_as_a_store(open_db: Open, c
 
 
 def test_backup_is_one_snapshot_while_others_write(db: SessionDB, open_db: Open, copy: Path) -> None:
-    conversations.begin(db, "talk", *(f"{number} " * 100 for number in range(200)))
-    other, stop = open_db(), threading.Event()
+    for name in ("first", "second"):
+        conversations.begin(db, name, *(f"{number} " * 100 for number in range(200)))
+    other, begun, stop = open_db(), threading.Event(), threading.Event()
 
     def write() -> None:
         while not stop.is_set():
-            other.append_message("talk", role="user", content="more")
+            for name in ("first", "second"):
+                other.append_message(name, role="user", content="more")
+                begun.set()
 
     writer = threading.Thread(target=write)
     writer.start()
+    begun.wait()
     try:
-        for number in range(3):
-            assert db.admin.backup(copy.parent / f"{number}.db").messages >= 200
+        reports = [(db.admin.backup(path), path) for path in (copy.parent / f"{number}.db" for number in range(3))]
     finally:
         stop.set()
         writer.join()
+    for report, path in reports:
+        with SessionDB(path) as saved:
+            lengths = [len(saved.transcript(name)) for name in ("first", "second")]
+            assert saved.admin.fsck().ok
+            assert lengths[0] - lengths[1] in (0, 1)
+            assert 400 < sum(lengths) == report.messages
 
 
 def test_earlier_backup_is_replaced_with_its_blobs(db: SessionDB, saved: Path) -> None:
