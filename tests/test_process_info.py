@@ -53,11 +53,13 @@ def test_process_that_replaces_its_program_is_found(tmp_path: Path) -> None:
     mark, script = uuid.uuid4().hex, tmp_path / "script"
     script.write_text(f"exec /bin/sh {script}\n")
     with subprocess.Popen(["/bin/sh", script], env={"MARK": mark}) as process:
-        until(lambda: process_info.find_by_env(f"MARK={mark}") == [process.pid], "it is found")
-        # Its environment reads as empty in about one of fifty reads.
-        missed = sum(not process_info.has_env(process.pid, f"MARK={mark}") for _ in range(2_000))
-        process.kill()
-        assert missed == 0
+        try:
+            until(lambda: process_info.find_by_env(f"MARK={mark}") == [process.pid], "it is found")
+            # Its environment reads as empty in about one of fifty reads.
+            missed = sum(not process_info.has_env(process.pid, f"MARK={mark}") for _ in range(2_000))
+            assert missed == 0
+        finally:
+            process.kill()
 
 
 def test_process_without_environment_is_not_waited_for() -> None:

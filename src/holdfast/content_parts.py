@@ -5,7 +5,7 @@ unknown type are skipped by readers and kept by the store.
 
 Two types are plain text for a model: a `note`, which users are not shown (such as the date), and a `cut`, which states
 why a reply ended early. A text with `notice` was written by a program and not by a user. A text with `quoted` has `> `
-before each line for a model, so that it cannot imitate a note.
+before each line for a model, so that it cannot imitate a note. A note with `turn` holds for one turn only.
 """
 
 from __future__ import annotations

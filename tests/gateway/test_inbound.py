@@ -102,14 +102,15 @@ async def test_refused_sender_is_notified_once_and_nothing_is_stored(db: AsyncSe
 
 async def test_picture_is_part_of_the_message_and_a_file_is_described(db: AsyncSessionDB) -> None:
     picture = platform.Attachment(PICTURE, "image/png", "cat.png")
-    file = platform.Attachment(b"one,two", "text/csv", "my\u202e\ntable.csv")
+    file = platform.Attachment(b"one,two", "text/csv", "my\u202e\ntable" + 60 * "e" + ".csv")
     async with gateways.open_gateway(db, ScriptedModel(["Nice."])) as (running, _):
         await running.handler.receive(incoming("", attachments=(picture, file)))
         (found,) = await gateways.wait_settled(db, "1")
     with db.db.blobs.open(found.parts[0]["blob"]) as stored:
         assert stored.read() == PICTURE
-    assert [part.get("name") for part in found.parts] == [None, "cat.png", None, "my table.csv"]
-    assert found.parts[2]["text"] == "[Attached: 'my table.csv', text/csv, 7 bytes.]"
+    name = f"my table{60 * 'e'}.csv"
+    assert [part.get("name") for part in found.parts] == [None, "cat.png", None, name]
+    assert found.parts[2]["text"] == f"[Attached: '{name}', text/csv, 7 bytes.]"
     assert isinstance(content_parts.parse(found.parts)[0], content_parts.Image)
 
 

@@ -16,9 +16,8 @@ from holdfast.gateway import commands, gateway, platform, routes, worker
 from holdfast.model import ScriptedModel
 from holdfast.runtime import linked_chats
 from holdfast.store.mail import contacts
-from tests.support import agents, approvals, gateways, http_gateway, memory_platform, runtimes
+from tests.support import agents, gateways, http_gateway, memory_platform, runtimes
 from tests.support.gateways import texts, wait_settled
-from tests.support.polling import until_async
 
 
 class Phone(memory_platform.MemoryPlatform):
@@ -279,41 +278,6 @@ async def test_notice_is_shown_only_in_the_chat_of_its_turn(db: AsyncSessionDB) 
         await gateways.wait_idle(opened, db)
     noticed = [(each.platform, each.chat) for each in (*red.sent, *blue.sent) if each.text.startswith("Added to mem")]
     assert noticed == [("red", "dm:local")]
-
-
-async def test_question_of_a_notice_is_asked_only_in_the_chat_of_its_reply(db: AsyncSessionDB) -> None:
-    gate, noticed, shell = agents.Gate(), agents.Gate(), approvals.Shell()
-    group = {"chat": "choir", "kind": "group"}
-    notice_turn = [agents.calls("hold"), approvals.shell_reply("ls"), "The build is ready."]
-    model = ScriptedModel(["Hi.", "In the group.", agents.calls("wait"), "Good.", *notice_turn, "Noon.", "Yes."])
-    tools = [agents.tool("wait", gate), agents.tool("hold", noticed), shell.tool]
-    red, blue = Phone("red"), Phone("blue")
-    async with gateways.open_gateway(db, model, platforms=[red, blue], tools=tools) as (opened, _):
-        await red.ask("Hello")
-        (head,) = await db.list_sessions()
-        await red.link(blue)
-        await red.ask("Hi all", **group)
-        await red.ask(f"/resume {head.id}", **group)
-        await red.say("Build it", key="private")
-        await gate.reached.wait()
-        await red.say("What time is it?", key="group", **group)
-        await gateways.wait_begun(db, "group", "red")
-        await blue.say("Meanwhile", key="linked")
-        await gateways.wait_begun(db, "linked", "blue")
-        await db.mail.add_inbox_entry(head.conversation_id, "n1", "The build ended with 0.", kind="process")
-        gate.go.set()
-        await noticed.reached.wait()
-        await wait_settled(db, "private", platform="red")  # Now it is the last chat of the conversation.
-        noticed.go.set()
-        await until_async(lambda: any(each.kind == "question" for each in (*red.sent, *blue.sent)))
-        await red.say("/approve", key="answer")
-        await wait_settled(db, "group", "answer", platform="red")
-        await wait_settled(db, "linked", platform="blue")
-        await gateways.wait_idle(opened, db)
-    assert [(each.platform, each.chat) for each in (*red.sent, *blue.sent) if each.kind == "question"] == [
-        ("red", "dm:local")
-    ]
-    assert shell.ran == ["ls"]
 
 
 @pytest.mark.parametrize("access", ["denied", "forgotten", "not allowed by the settings", "unlinked"])

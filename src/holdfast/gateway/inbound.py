@@ -201,7 +201,7 @@ class InboundHandler:
         if image is not None:
             shown = {"type": "image", "media_type": media_type, "blob": blob.digest}
             return [shown, file] if name else [shown]
-        text = f"[Attached: {errors.quote(name) if name else 'a file'}, {media_type}, {blob.size:,} bytes.{why}]"
+        text = f"[Attached: {repr(name) if name else 'a file'}, {media_type}, {blob.size:,} bytes.{why}]"
         return [{"type": "text", "text": text}, file]
 
 

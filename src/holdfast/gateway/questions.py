@@ -109,12 +109,10 @@ def _escape(character: str) -> str:
     return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
-async def next_number(db: async_db.AsyncSessionDB, conversation_id: str, request_id: str) -> int | None:
-    """Return the number of the next question of a conversation; None if this request was asked already."""
-    known = [key for each in await db.mail.questions(conversation_id) if (key := parse_key(each.key)) is not None]
-    if any(each.request_id == request_id for each in known):
-        return None
-    return 1 + max((each.number for each in known), default=0)
+async def next_number(db: async_db.AsyncSessionDB, conversation_id: str) -> int:
+    """Return the number of the next question of a conversation."""
+    known = [parse_key(each.key) for each in await db.mail.questions(conversation_id)]
+    return 1 + max((each.number for each in known if each is not None), default=0)
 
 
 async def answer(

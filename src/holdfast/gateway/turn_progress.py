@@ -145,28 +145,17 @@ class TurnProgress:
         try:
             # Sequentially, so that numbers are unique and the parts of two questions are not mixed.
             async with self._runtime.approvals.prompt_lock:
-                to = self._to if is_own else await self._notice_address()
-                await self._post_question(asked, to, self._inbound.id if is_own and self._inbound else None)
-            self._context.wake_sender(to.platform)
+                await self._post_question(asked, self._inbound.id if is_own and self._inbound else None)
         except errors.HoldfastError as error:
             logger.warning("a question could not be sent and will be denied: %s", error)
+        self._context.wake_sender(self._to.platform)
         await asyncio.sleep(self._context.settings.answer_within)
         self._runtime.approvals.expire(self._conversation_id, asked.request_id, NOT_ANSWERED)
 
-    async def _notice_address(self) -> gateway_context.ReplyAddress:
-        """Return where questions of a notice's turn are sent: to the chat of the reply, if it can answer them."""
-        home = await self._context.last_chat(self._conversation_id)
-        to = gateway_context.reply_address(home) if home is not None else self._to
-        return to if to.origin == to.platform and self._context.can(to.platform).interactive else self._to
-
-    async def _post_question(
-        self, asked: events.ApprovalAsked, to: gateway_context.ReplyAddress, inbound_id: int | None
-    ) -> None:
-        number = await questions.next_number(self._context.db, self._conversation_id, asked.request_id)
-        if number is None:
-            return  # Another chat that waits for the conversation has asked.
-        text = questions.question_text(asked, number, explain=self._context.can(to.platform).choices is None)
-        parts = replies.build(self._context, to, text, kind="question")
+    async def _post_question(self, asked: events.ApprovalAsked, inbound_id: int | None) -> None:
+        number = await questions.next_number(self._context.db, self._conversation_id)
+        text = questions.question_text(asked, number, explain=self._can.choices is None)
+        parts = replies.build(self._context, self._to, text, kind="question")
         for index, part in enumerate(parts):
             key = questions.QuestionKey(number, asked.request_id, index, len(parts), bool(asked.remembers)).text
             await self._context.db.mail.post(

@@ -260,7 +260,7 @@ class ChatWorker:
 
     async def _save_file(self, principal: routes.Principal, part: dict[str, Any]) -> str:
         """Save a received file in the working folder, and return the note for the model."""
-        name, digest, error = errors.quote(part["name"]), part["blob"], "no working folder"
+        name, digest, error = repr(part["name"]), part["blob"], "no working folder"
         try:
             if self._context.save_file is not None:
                 path = await self._context.save_file(principal, digest, part["name"])
