@@ -33,7 +33,7 @@ from tests.support import (
 )
 from tests.support.approvals import Shell, shell_reply
 from tests.support.chat_adapters import ChatAdapter
-from tests.support.gateways import Gate, intercept, open_gateway, run_platform, wait_idle, wait_sent
+from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, run_platform, wait_idle, wait_sent
 from tests.support.http_hooks import hook, open_hooks
 from tests.support.matrix_server import Account, Homeserver, Person
 from tests.support.platform_contract import echo_model
@@ -141,6 +141,19 @@ class TestMatrix(platform_contract.PlatformContract, platform_contract.DraftCont
     @pytest.fixture
     def chat(self, server: Homeserver, bot: Account, ann: Person, ben: Person) -> Matrix:
         return Matrix(server, bot, ann, ben)
+
+    async def test_deleted_draft_is_replaced_by_a_new_message(
+        self, chat: Matrix, ann: Person, db: AsyncSessionDB
+    ) -> None:
+        model = HeldModel("Hello there!")
+        async with platform_contract.answer(db, model, chat):
+            await chat.say("Hi")
+            await ann.wait_for(chat.ids)
+            (draft,) = chat.ids()
+            await ann.client.room_redact(chat.room, draft)
+            model.released.set()
+        assert await chat.texts() == ["Hello there!"]
+        assert chat.ids() != [draft]
 
     @pytest.mark.parametrize("point", platform_kills.POINTS)
     async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
@@ -275,6 +288,17 @@ async def test_sender_of_an_invitation_is_the_one_of_its_last_event(
         await chat._accept_invite(client, room, state)
     await client.close()
     assert joined == ["!real"]
+
+
+async def test_typing_is_shown_while_a_reply_is_written(
+    chat: matrix_platform.MatrixPlatform, bot: Account, ann: Person, db: AsyncSessionDB
+) -> None:
+    model = HeldModel("Hello there!")
+    async with run_platform(db, model, chat):
+        room = await ann.open_room()
+        await ann.send(room, "Hi")
+        await ann.wait_for(lambda: ann.client.rooms[room].typing_users == [bot.user_id])
+        model.released.set()
 
 
 async def test_webhook_replies_in_a_room(chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB) -> None:

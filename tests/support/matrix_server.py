@@ -184,8 +184,9 @@ class Person:
                 continue
             if each["type"] == "m.room.redaction":
                 shown.pop(content.get("redacts") or each["redacts"], None)
-            elif relation.get("rel_type") == "m.replace" and relation["event_id"] in shown:
-                shown[relation["event_id"]] |= content["m.new_content"]
+            elif relation.get("rel_type") == "m.replace":
+                if relation["event_id"] in shown:
+                    shown[relation["event_id"]] |= content["m.new_content"]
             elif each["type"] == "m.room.message" and "msgtype" in content:
                 shown[each["event_id"]] = {**content, "id": each["event_id"]}
         return list(shown.values())

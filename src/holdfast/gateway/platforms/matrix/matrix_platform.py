@@ -264,11 +264,11 @@ class MatrixPlatform:
         if not is_for_bot and number is None:
             return None
         if edits:
-            original = await self._fetch(client, room, edits)
+            original = await _fetch(client, room.room_id, edits)
             if original is None or original.sender != event.sender:
                 return None  # Only the sender may edit a message; homeservers do not check that.
             thread = original.content.thread
-        quoted = await self._fetch(client, room, content.replied_to) if content.replied_to else None
+        quoted = await _fetch(client, room.room_id, content.replied_to) if content.replied_to else None
         choice = matrix_events.chosen_text(quoted, number, client.user_id)
         if not is_for_bot and choice is None:
             return None
@@ -288,7 +288,7 @@ class MatrixPlatform:
         """Return the answer to a question that a reaction chooses."""
         relation = event.content.relation
         number = matrix_events.chosen_number(relation.key)
-        question = await self._fetch(client, room, relation.event_id) if number is not None else None
+        question = await _fetch(client, room.room_id, relation.event_id) if number is not None else None
         choice = matrix_events.chosen_text(question, number, client.user_id)
         if question is None or choice is None:
             return None
@@ -305,18 +305,6 @@ class MatrixPlatform:
             name=_display_name(room, event.sender),
             address={"chat": room.room_id, "event": event.event_id, **({"thread": thread} if thread else {})},
         )
-
-    async def _fetch(
-        self, client: nio.AsyncClient, room: nio.MatrixRoom, event_id: str
-    ) -> matrix_events.RoomEvent | None:
-        """Return another event of a room; None if the bot cannot see it."""
-        # Every member can write any id, which must not stop the loop.
-        if not _EVENT_ID.fullmatch(event_id):
-            return None
-        found = await client.room_get_event(room.room_id, event_id)
-        # Without a Matrix code, too: a proxy that refuses an id, for example for its slashes, refuses it forever.
-        is_refused = isinstance(found, nio.ErrorResponse) and _is_final(found)
-        return None if is_refused else matrix_events.parse_event(_check(found).event.source)
 
     async def _add_file(
         self, client: nio.AsyncClient, incoming: platform.Incoming, content: matrix_events.Content
@@ -407,15 +395,28 @@ class MatrixPlatform:
             _check(await client.room_redact(address["chat"], draft, tx_id=f"delete-{draft}"))
 
 
+async def _fetch(client: nio.AsyncClient, room_id: str, event_id: str) -> matrix_events.RoomEvent | None:
+    """Return another event of a room; None if the bot cannot see it."""
+    # Every member can write any id, which must not stop the loop.
+    if not _EVENT_ID.fullmatch(event_id):
+        return None
+    found = await client.room_get_event(room_id, event_id)
+    # Without a Matrix code, too: a proxy that refuses an id, for example for its slashes, refuses it forever.
+    is_refused = isinstance(found, nio.ErrorResponse) and _is_final(found)
+    return None if is_refused else matrix_events.parse_event(_check(found).event.source)
+
+
 async def _send_text(
     client: nio.AsyncClient, delivery: platform.Delivery, content: dict[str, Any], transaction: str
 ) -> str:
     """Send a message, or replace the draft by it; return the id of the message that users see."""
     room = delivery.address["chat"]
-    if delivery.draft is None:
+    draft = await _fetch(client, room, delivery.draft) if delivery.draft is not None else None
+    # Clients do not show the edits of a redacted event, which has no content.
+    if draft is None or not draft.content.msgtype:
         return await _send_event(client, room, matrix_events.with_thread(content, delivery.address), transaction)
-    await _send_event(client, room, matrix_events.edit_content(content, delivery.draft), transaction)
-    return delivery.draft
+    await _send_event(client, room, matrix_events.edit_content(content, draft.event_id), transaction)
+    return draft.event_id
 
 
 async def _send_event(
