@@ -16,7 +16,7 @@ import nio
 import pytest
 
 from holdfast import AsyncSessionDB, config, errors, types
-from holdfast.gateway import access, platform, questions, routes
+from holdfast.gateway import access, gateway, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
@@ -35,7 +35,7 @@ from tests.support.approvals import Shell, shell_reply
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.gateways import Gate, HeldModel, intercept, open_gateway, run_platform, wait_idle, wait_sent
 from tests.support.http_hooks import hook, open_hooks
-from tests.support.matrix_server import Account, Homeserver, Person
+from tests.support.matrix_server import Account, Homeserver, Link, Person
 from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
 
@@ -101,13 +101,16 @@ class Matrix(ChatAdapter):
     options: ClassVar = {"draft_seconds": 0.05}
     room = other = ""
 
-    def __init__(self, server: Homeserver, bot: Account, ann: Person, ben: Person) -> None:
-        address = {"homeserver": server.url, "invites": ["*"]}
+    def __init__(self, link: Link, bot: Account, ann: Person, ben: Person) -> None:
+        server, address = link.server, {"homeserver": link.url, "invites": ["*"]}
         super().__init__(chat_services.Service(server, address, {"token_env": bot.token}, bot.user_id, ann.user_id))
-        self._people, self._token = (ann, ben), bot.token
+        self._link, self._people, self._token = link, (ann, ben), bot.token
         self._position = f"/_matrix/client/v3/user/{bot.user_id}/account_data/{matrix_platform.POSITION}"
+        self._first: dict[str, Any] = {}
+        """The position before the first message."""
 
     async def join(self) -> None:
+        self._first = await asyncio.to_thread(self.server.request, "GET", self._position, token=self._token)
         self.room, self.other = [await each.open_room() for each in self._people]
         self.route = f"agent:main:matrix:dm:{routes.quote_part(self.room)}"
 
@@ -136,11 +139,27 @@ class Matrix(ChatAdapter):
     def ids(self) -> list[str]:
         return [each["id"] for each in self._people[0].seen(self.room)]
 
+    async def repeat(self) -> None:
+        """Rewind the position while the bot is not connected."""
+        await self.disconnect(self._first)
+
+    async def disconnect(self, position: dict[str, Any] | None = None) -> None:
+        refused = self._link.refused
+        self._link.cut()
+        await until_async(lambda: self._link.refused > refused)
+        if position is not None:
+            await asyncio.to_thread(self.server.request, "PUT", self._position, position, self._token)
+        self._link.is_up = True
+
 
 class TestMatrix(platform_contract.PlatformContract, platform_contract.DraftContract):
     @pytest.fixture
-    def chat(self, server: Homeserver, bot: Account, ann: Person, ben: Person) -> Matrix:
-        return Matrix(server, bot, ann, ben)
+    async def chat(
+        self, server: Homeserver, bot: Account, ann: Person, ben: Person, monkeypatch: pytest.MonkeyPatch
+    ) -> AsyncIterator[Matrix]:
+        monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
+        async with Link(server).open() as link:
+            yield Matrix(link, bot, ann, ben)
 
     async def test_deleted_draft_is_replaced_by_a_new_message(
         self, chat: Matrix, ann: Person, db: AsyncSessionDB
@@ -595,7 +614,7 @@ async def test_unconfirmed_message_is_sent_again_and_shown_once(
 
 async def test_lost_connection_is_resumed(server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB) -> None:
     async with (
-        matrix_server.Link(server).open() as link,
+        Link(server).open() as link,
         run_platform(db, echo_model(), load(link.url, bot)),
     ):
         room = await ann.open_room()

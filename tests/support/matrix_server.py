@@ -214,7 +214,7 @@ class Link:
     """A TCP proxy in front of the homeserver, whose connections can be cut."""
 
     def __init__(self, server: Homeserver) -> None:
-        self._server, self._tasks = server, set[asyncio.Task[None]]()
+        self.server, self._tasks = server, set[asyncio.Task[None]]()
         self.is_up, self.refused = True, 0
         self.url = ""
 
@@ -226,7 +226,7 @@ class Link:
             if not self.is_up:
                 self.refused += 1
                 return
-            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._server.port)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self.server.port)
             try:
                 await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer))
             finally:
