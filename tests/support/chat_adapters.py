@@ -58,6 +58,10 @@ class ChatAdapter:
         """Return the messages of the bot in a chat as a person reads them."""
         raise NotImplementedError
 
+    async def shows(self, text: str) -> bool:
+        """Return whether a message of the bot in Ann's chat contains a text."""
+        return any(text in each for each in await self.texts())
+
     def files(self) -> list[bytes]:
         """Return the files that Ann received."""
         raise NotImplementedError
@@ -83,7 +87,7 @@ class ChatAdapter:
 
 class Telegram(ChatAdapter):
     name, route = "telegram", "agent:main:telegram:dm:42"
-    repeated: ClassVar = {"gateway.sent@1": ["…"], "gateway.sent@3": ["A"]}
+    repeated: ClassVar = {"gateway.sent@1": ["…"], "gateway.sent@3": ["A"], "gateway.sent@4": ["B"]}
     options: ClassVar = {"draft_seconds": 0.01}
 
     def __init__(self, service: chat_services.Service) -> None:
@@ -150,7 +154,7 @@ class Discord(ChatAdapter):
 
 class Slack(ChatAdapter):
     name, route, keeps_order = "slack", "agent:main:slack:dm:D1", False
-    repeated: ClassVar = {"gateway.sent@3": ["A"]}
+    repeated: ClassVar = {"gateway.sent@3": ["A"], "gateway.sent@4": ["B"]}
     options: ClassVar = {"ping_seconds": 0.5, "draft_seconds": 0.05}
 
     def __init__(self, service: chat_services.Service) -> None:

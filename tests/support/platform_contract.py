@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from holdfast import AsyncSessionDB, content_parts, errors
 from holdfast.agent import memory
+from holdfast.app import process_records
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
+from holdfast.tools.shell import background
 from tests.support import compaction, gateways
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.polling import until_async
@@ -61,24 +66,33 @@ class PlatformContract:
         assert (texts if chat.keeps_order else sorted(texts)) == ["re One", "re Two"]
 
     async def test_burst_during_a_compaction_is_answered_once_in_one_conversation(
-        self, chat: ChatAdapter, db: AsyncSessionDB
+        self, chat: ChatAdapter, db: AsyncSessionDB, tmp_path: Path
     ) -> None:
+        """While the summary is written: a turn ends and is reviewed, a background process ends, and messages arrive."""
         summarize, started, proceed = compaction.blocked_summary()
         model = echo_model(window=compaction.WINDOW)
         options = {"summarizer": compaction.FakeSummarizer(summarize), "remembers": True, "reviews": True}
         async with answer(db, model, chat, **options) as opened:
             await compaction.fill(db, owner=chat.owner)
             await db.bind_route(chat.route, "talk", version=0)
+            records = process_records.ProcessRecords(db, lambda _: opened.router.wake())
+            processes = background.BackgroundProcesses(records, str(tmp_path), lambda: os.environ)
+            os.mkfifo(pipe := tmp_path / "pipe")
+            build = await processes.start("talk", f"timeout 60 cat {pipe}", str(tmp_path))
             keys = [await chat.say("One")]
             await started.wait()
             keys += [await chat.say(text) for text in ("Two", "Three", "Four")]
-            await db.mail.add_inbox_entry("talk", "n1", "The build ended with 0.", kind="process")
-            opened.router.wake()
+            (first,) = await gateways.wait_settled(db, keys[0], platform=chat.name)
+            await until_async(lambda: any(each.system == memory.INSTRUCTIONS for each in model.requests))
+            await asyncio.to_thread(pipe.write_text, "The build ended.")
+            assert await processes.wait(build, 60) == ("exited", 0, "exited with code 0")
             await chat.repeat()
             await chat.disconnect()
             keys.append(await chat.say("Five", by_ben=True))
+            assert (first.outcome, await db.continuations("talk")) == ("answered", [])
             proceed.set()
             found = await gateways.wait_settled(db, *keys, platform=chat.name)
+            await until_async(lambda: chat.shows("The build ended"))
         texts = await chat.texts()
         replies = [each for each in texts if "The build ended" not in each]
         assert (replies, len(texts)) == (["re One", "re Two", "re Three", "re Four"], 5)
@@ -86,20 +100,16 @@ class PlatformContract:
         assert [each.outcome for each in found] == ["answered"] * len(keys)
         assert {each.conversation_id for each in found[:4]} == {"talk"}
         assert len(await db.continuations("talk")) == 1
-        assert any(each.system == memory.INSTRUCTIONS for each in model.requests)
 
 
 class DraftContract:
     """Platforms whose messages can be edited show a reply while it is written."""
 
     async def test_reply_is_streamed_by_edits_of_one_message(self, chat: ChatAdapter, db: AsyncSessionDB) -> None:
-        async def is_streamed() -> bool:
-            return any("Hello" in each for each in await chat.texts())
-
         model = gateways.HeldModel("Hello there!")
         async with answer(db, model, chat):
             await chat.say("Hi")
-            await until_async(is_streamed)
+            await until_async(lambda: chat.shows("Hello"))
             (draft,) = chat.ids()
             model.released.set()
         assert (await chat.texts(), chat.ids()) == (["Hello there!"], [draft])

@@ -29,9 +29,9 @@ from tests.support.polling import until_async
 ARMED = "armed"
 """The file in the folder of the program whose existence starts the count of the hits."""
 STORING = ["arrive.begun@1", "gateway.arrived@1", "gateway.answered@1", "gateway.settled@1"]
-SENDING = [f"gateway.{hit}" for hit in ("sending@1", "sent@1", "sent@2", "sending@3", "sent@3")]
+SENDING = [f"gateway.{stage}@{number}" for number in range(1, 5) for stage in ("sending", "sent")]
 """Fault points with the number of the hit: before and after the message and its reply are stored; before and after the
-draft (1), the text (2) and the first of two files (3) are sent, or all of them (1) on a platform without drafts."""
+draft (1), the text (2) and two files (3 and 4) are sent, or all of them (1) on a platform without drafts."""
 POINTS = [*STORING, *SENDING]
 ANSWER, FILES = "Here they are.", ("A", "B")
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import logging
+import os
+import re
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, config, content_parts, errors, types
+from holdfast import AsyncSessionDB, config, errors, types
 from holdfast.app import gateway as app_gateway
 from holdfast.gateway import gateway, routes, settings
 from holdfast.gateway.platforms import plugins
@@ -67,45 +70,47 @@ async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
 
 
 @pytest.mark.parametrize("chat", ["telegram"], indirect=True)
-async def test_process_that_ends_during_a_burst_is_reported_once_in_its_chat(chat: ChatAdapter, tmp_path: Path) -> None:
+async def test_end_of_a_process_is_reported_in_its_chat(chat: ChatAdapter, tmp_path: Path) -> None:
     """The program runs a real process, whose end reaches the chat by its watcher and the inbox."""
-    go, command = tmp_path / "go", "while ! test -e {}; do sleep 0.05; done; echo built"
-
-    def answer(request: models.Request) -> models.Reply | str:
-        last = request.messages[-1]
-        text = content_parts.text(last.content).strip()
-        if text == "Build":
-            start = types.ToolCall("1", "start_process", {"command": command.format(go)})
-            return models.Reply(calls=(start,))
-        return "Started." if last.role == "tool" else "It ended." if "built" in text else f"re {text}"
-
+    os.mkfifo(pipe := tmp_path / "pipe")
+    start = types.ToolCall("1", "start_process", {"command": f"cat {pipe}"})
     loaded = config.load({"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_MODEL": "offline"}, files=False)
     wanted = settings.GatewaySettings(allow={chat.name: [chat.service.sender]}, shell=True, poll=0.02)
     program = msgspec.structs.replace(loaded, gateway=wanted)
     async with app_gateway.serve(program, platforms=[chat.load()]) as opened:
         await opened.gateway.wait_ready()
-        db = opened.db
-        (first,) = await gateways.wait_settled(db, await chat.say("Hello"), platform=chat.name)
-        await db.permissions.grant(chat.owner, "start_process", by="test")
+        (first,) = await gateways.wait_settled(opened.db, await chat.say("Hello"), platform=chat.name)
+        await opened.db.permissions.grant(chat.owner, "start_process", by="test")
         async with opened.gateway.runtimes.use(routes.principal_of(first)) as runtime:
             agent = await runtime.agents.get(first.conversation_id or "")
-            agent.model = ScriptedModel(itertools.repeat(answer))
-            await gateways.wait_settled(db, await chat.say("Build"), platform=chat.name)
-            keys = [await chat.say(text) for text in ("Two", "Three")]
-            go.touch()
-            keys += [await chat.say(text) for text in ("Four", "Five")]
-            await gateways.wait_settled(db, *keys, platform=chat.name)
-            await until_async(lambda: chat_shows(chat, "It ended."))
-        await gateways.wait_idle(opened.gateway, db)
-        assert len(await db.list_sessions()) == 1
-    _hello, *texts = await chat.texts()
-    assert sorted(texts) == sorted(
-        ["Started.", "It ended.", *(f"re {text}" for text in ("Two", "Three", "Four", "Five"))]
-    )
+            agent.model = ScriptedModel([models.Reply(calls=(start,)), "Started.", "It ended."])
+            await gateways.wait_settled(opened.db, await chat.say("Build"), platform=chat.name)
+            await asyncio.to_thread(pipe.write_text, "built")
+            await until_async(lambda: chat.shows("It ended."))
+        await gateways.wait_idle(opened.gateway, opened.db)
+    assert (await chat.texts())[1:] == ["Started.", "It ended."]
 
 
-async def chat_shows(chat: ChatAdapter, text: str) -> bool:
-    return text in await chat.texts()
+@pytest.mark.parametrize("names", [("telegram", "discord"), ("slack", "email")])
+async def test_linked_chats_show_the_turns_of_each_other(names: tuple[str, str], db: AsyncSessionDB) -> None:
+    async def ask(chat: ChatAdapter, text: str) -> str:
+        await gateways.wait_settled(db, await chat.say(text), platform=chat.name)
+        await gateways.wait_idle(opened, db)
+        return (await chat.texts())[-1]
+
+    async with AsyncExitStack() as stack:
+        one, two = [await stack.enter_async_context(chat_adapters.open_chat(name)) for name in names]
+        running = gateways.open_gateway(db, platform_contract.echo_model(), platforms=[one.load(), two.load()])
+        opened, _ = await stack.enter_async_context(running)
+        await opened.wait_ready()
+        await ask(one, "Hello")
+        (code,) = re.findall(r"/link \w{8}", await ask(one, "/link"))
+        assert "Linked." in await ask(two, code)
+        await ask(two, "From here")
+        await ask(one, "Back")
+        ours, theirs = (await one.texts())[2:], (await two.texts())[1:]
+    assert ours == [f"You on {two.name}: From here", "re From here", "re Back"]
+    assert theirs == ["re From here", f"You on {one.name}: Back", "re Back"]
 
 
 @pytest.mark.parametrize(
