@@ -173,13 +173,12 @@ async def test_hyphen_removes_an_optional_value_only(tmp_path: Path, configure: 
         for shown, typed in [
             ("Homeserver [http://127.0.0.1:9]: ", "-"),
             ("Access token: ", "syt_token"),
-            ("invite the bot (optional, - removes it) [@ann:a.test]: ", "-"),
             ("[retry]: ", "retry"),
             ("Homeserver [-]: ", "http://127.0.0.1:9"),
             ("Access token (Enter keeps the current value): ", ""),
-            ("invite the bot (optional): ", ""),
             ("[retry]: ", "save"),
             ("pair later): ", ""),
+            ("invite the bot (optional, - removes it) [@ann:a.test]: ", "-"),
         ]:
             terminal.wait_for(shown)
             terminal.type(f"{typed}\r")

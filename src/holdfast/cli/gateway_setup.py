@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import click
+import msgspec
 
 from holdfast import config, errors, safe_text
 from holdfast.cli import config_commands, console, gateway_access, lazy_group, settings_edit
@@ -30,6 +31,8 @@ CHECK_SECONDS = 60.0
 REMEDY = "Enter the value again, or correct it in the settings file."
 CLEAR = "-"
 """The answer that removes an optional setting."""
+SENDER = "{sender}"
+"""The default of a field that is asked for after the sender id, which is then its default."""
 TEST_MESSAGE = "This is a test message of Holdfast. The setup works."
 NOT_STARTED = "Correct the id, or write to the bot first and enter the id again."
 Table = dict[str, Any]
@@ -193,7 +196,8 @@ class Wizard:
         action, actions = "retry", click.Choice(["save", "retry", "quit"])
         while action == "retry":
             for field in self._guide.fields:
-                self._ask(field)
+                if field.default != SENDER:
+                    self._ask(field)
             report = _check(self._name, self._table, self._secrets, REMEDY)
             _print_report(self._out, self._name, report)
             action = "save"
@@ -203,6 +207,9 @@ class Wizard:
         if action == "quit":
             raise click.Abort
         sender = self._ask_sender() if self._guide.sender else ""
+        for field in self._guide.fields:
+            if field.default == SENDER:
+                self._ask(msgspec.structs.replace(field, default=sender))
         self._save(sender)
         if not sender and self._guide.sender:
             self._print("A stranger who writes to the agent receives a code. Allow them: holdfast gateway pair CODE")
@@ -249,7 +256,7 @@ class Wizard:
     def _ask_value(self, field: platform.SetupField, known: Any) -> Any:
         """Ask for a value that is not secret, and return it or CLEAR; the current one is the default."""
         shown = ", ".join(map(str, known)) if isinstance(known, list) else str(known or field.default)
-        optional = "" if field.required else f" (optional, {CLEAR} removes it)" if known else " (optional)"
+        optional = "" if field.required else f" (optional, {CLEAR} removes it)" if shown else " (optional)"
         answer = _prompt(f"{field.label}{optional}", shown or (None if field.required else ""))
         if answer == shown and known is not None:
             return known

@@ -41,6 +41,7 @@ SETUP = platform.SetupGuide(
             "invites",
             "Users who may invite the bot",
             "Matrix ids such as @ann:example.org, separated by commas; *:example.org for a whole homeserver.",
+            default="{sender}",
             is_list=True,
             required=False,
         ),
@@ -48,8 +49,7 @@ SETUP = platform.SetupGuide(
     intro="Create an account for the bot on your homeserver.",
     sender="Your Matrix id, such as @ann:example.org.",
     sender_pattern=r"@[^:\s]+:\S+",
-    test_message=False,
-    last_step="Invite the bot to a room without encryption and write to it.",
+    last_step="Accept the bot's invitation, or invite it to a room without encryption, and write to it.",
 )
 
 

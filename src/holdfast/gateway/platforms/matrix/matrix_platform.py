@@ -351,6 +351,10 @@ class MatrixPlatform:
             return len(_check(await client.joined_members(address["chat"])).members) <= 2
 
     async def send(self, delivery: platform.Delivery) -> str:
+        """Send a message. If the chat is a Matrix id, it is sent in the direct room with this user."""
+        if delivery.address["chat"].startswith("@"):
+            address = {"chat": await self._open_direct_room(delivery.address["chat"])}
+            delivery = msgspec.structs.replace(delivery, address=address)
         # The homeserver sends a message with the same transaction id once. Ids of another store must not be the same.
         sent, transaction = delivery.draft or "", f"{delivery.id}-{delivery.at:.6f}"
         async with self._sending() as client:
@@ -366,6 +370,22 @@ class MatrixPlatform:
                 event = await _send_event(client, delivery.address["chat"], content, f"{transaction}-{index}")
                 sent = sent or event
         return sent
+
+    async def _open_direct_room(self, user_id: str) -> str:
+        """Return an unencrypted room of the bot and a user; without one, create it and invite the user."""
+        with _translate_errors():
+            async with self._open_client() as client:
+                if user_id == client.user_id:
+                    raise errors.SendRefused("This is the id of the bot.")
+                # Synapse repeats an initial response for two minutes; the second one has the changes since.
+                for is_first in (True, False):
+                    _check(await client.sync(0, sync_filter=_sync_filter(1), full_state=is_first))
+                for room in client.rooms.values():
+                    if user_id in room.users and room.member_count == 2 and not room.encrypted:
+                        return str(room.room_id)
+                preset = nio.RoomPreset.trusted_private_chat
+                created = await client.room_create(is_direct=True, invite=[user_id], preset=preset)
+                return str(_check(created).room_id)
 
     async def send_question(self, delivery: platform.Delivery, question: platform.ApprovalQuestion) -> str:
         transaction = f"{delivery.id}-{delivery.at:.6f}"
@@ -438,7 +458,7 @@ def _sync_filter(page_size: int) -> dict[str, Any]:
             "account_data": _NOTHING,
             "ephemeral": _NOTHING,
             # All members, because their number decides whether a room is a direct chat.
-            "state": {"types": ["m.room.member"]},
+            "state": {"types": ["m.room.member", "m.room.encryption"]},
             "timeline": {"types": _TYPES, "limit": page_size},
         },
     }
