@@ -225,6 +225,9 @@ class BotApi:
     async def do_sendvoice(self, given: dict[str, Any]) -> Any:
         return self._add_media(given, "voice")
 
+    async def do_sendaudio(self, given: dict[str, Any]) -> Any:
+        return self._add_media(given, "audio")
+
     async def do_getfile(self, given: dict[str, Any]) -> Any:
         if given["file_id"] not in self.files:
             raise BotError(400, "Bad Request: wrong file_id")

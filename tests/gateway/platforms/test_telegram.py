@@ -196,11 +196,12 @@ async def test_type_of_a_file_decides_how_it_is_sent(api: BotApi, telegram: bot.
     files = [("a.png", "image/png")] * 2 + [
         ("a.gif", "image/gif"),
         ("b.ogg", "audio/ogg"),
+        ("b.mp3", "audio/mpeg"),
         ("c.zip", "application/zip"),
     ]
     for name, media_type in files:
         await telegram.send(delivery("", files=(gateways.outgoing_file(name, media_type),)))
-    kinds = ["document", "photo", "document", "voice", "document"]
+    kinds = ["document", "photo", "document", "voice", "audio", "document"]
     assert [each["sent"] for each in api.messages.values()] == [
         (kind, (name, b"pixels")) for kind, (name, _) in zip(kinds, files, strict=True)
     ]
