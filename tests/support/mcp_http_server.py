@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -84,6 +85,7 @@ class McpHttpServer:
         yield begin
         for self.sent in range(FLOOD):
             yield b"x" * MEGABYTE
+            await asyncio.sleep(0)  # A closed connection is noticed by another task.
 
 
 @asynccontextmanager
