@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.acceptance import npm
@@ -17,16 +18,16 @@ AGENT = shlex.join([*cli_process.PROGRAM, "acp"])
 class Client:
     """acpx with a private home, for one folder."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, env: Mapping[str, str] = cli_process.OFFLINE) -> None:
         node, package = npm.installed(*ACPX, oldest=NODE)
-        self.home = home
+        self.home, self._env = home, env
         self._command = [*node.node, str(package / "dist" / "cli.js"), "--agent", AGENT]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self._command, *words],
             cwd=self.home,
-            env=cli_process.environment(self.home, {"HOLDFAST_MODEL": "offline"}),
+            env=cli_process.environment(self.home, self._env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,17 +17,21 @@ import openai
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, content_parts, types
-from tests.acceptance import editor
 from tests.acceptance.acpx import Client
 from tests.acceptance.installation import Installed
 from tests.acceptance.tmux import Terminal
-from tests.support import cli_process, compaction, matrix_server, polling
+from tests.support import cli_process, compaction, matrix_server, polling, provider_process
 from tests.support.matrix_server import Person
 
 pytestmark = pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 
 ROUNDS, KILLS, TALK = 6, 2, "talk"
+HALF, LIVE, RECALLED = "Half of a reply", ">", r"\[\d+ user\]"
 SETTINGS = """\
+[memory]
+review = false
+[models."{model}"]
+window = 1000000
 [gateway]
 busy = "queue"
 [gateway.limits]
@@ -47,8 +51,8 @@ matrix = ["{sender}"]
 class Gateway:
     """The gateway program, which is killed and started again."""
 
-    def __init__(self, home: Path, token: str) -> None:
-        self._home, self._env = home, {**cli_process.OFFLINE, "MATRIX_TOKEN": token}
+    def __init__(self, home: Path, env: dict[str, str]) -> None:
+        self._home, self._env = home, env
 
     def start(self) -> None:
         with open(self._home / "gateway.log", "ab") as log:
@@ -69,10 +73,10 @@ class Conversation:
     """The log of the conversation, as another process reads it."""
 
     def __init__(self, db: AsyncSessionDB, after: int) -> None:
-        self._db, self._after = db, after
+        self._db, self.after = db, after
 
     async def messages(self) -> list[types.Message]:
-        return await self._db.transcript(TALK, self._after)
+        return await self._db.transcript(TALK, self.after)
 
     async def said(self) -> list[str]:
         """Return the texts of the users."""
@@ -97,8 +101,10 @@ class Conversation:
         await polling.until_async(is_reached, f"{count} messages", cli_process.PATIENCE)
 
 
-async def talk_on_matrix(ann: Person, room: str) -> None:
+async def talk_on_matrix(ann: Person, room: str, restarted: asyncio.Event) -> None:
     for number in range(ROUNDS):
+        if number == ROUNDS - 1:
+            await restarted.wait()
         await ann.send(room, f"Matrix {number}")
 
 
@@ -139,26 +145,27 @@ async def talk_in_the_editor(client: Client) -> None:
             os.kill(await asyncio.to_thread(client.agent), signal.SIGKILL)
 
 
-async def talk_in_the_terminal(terminal: Terminal, conversation: Conversation) -> None:
+async def talk_in_the_terminal(terminal: Terminal, conversation: Conversation, restarted: asyncio.Event) -> int:
+    """Kill the chat during its third turn; return how many messages were stored when it was ready again."""
     for number in range(ROUNDS):
         terminal.type(f"Terminal {number}")
-        await conversation.wait_answered(f"Terminal {number}")
+        if number == 2:
+            await asyncio.to_thread(terminal.wait_for, HALF)
+            await asyncio.to_thread(terminal.kill_program)
+            terminal.type(f"HOLDFAST_MODEL=offline holdfast -r {TALK}")
+            await asyncio.to_thread(terminal.wait_for, last=">")
+            stored = len(await conversation.said())
+            restarted.set()
+        else:
+            await conversation.wait_answered(f"Terminal {number}")
         if number == ROUNDS // 2:
             terminal.type("/compact")
+    return stored
 
 
-async def read_in_an_editor(home: Path) -> list[str]:
-    """Return the messages of users that an editor is sent when it opens the conversation."""
-    async with editor.open_editor(home) as opened:
-        await opened.load(TALK)
-        updates = [each["params"]["update"] for each in opened.frames if each.get("method") == "session/update"]
-    return [each["content"]["text"] for each in updates if each["sessionUpdate"] == "user_message_chunk"]
-
-
-def shown_messages(terminal: Terminal) -> list[str]:
-    """Return the messages of users on the screen and in its scrollback."""
-    screen = terminal.tmux("capture-pane", "-p", "-S", "-")
-    return [line.removeprefix("> ").rstrip() for line in screen.splitlines() if line.startswith("> ")]
+def find_messages(mark: str, output: str) -> list[str]:
+    """Return the messages of users in the output of a client, where each is a line that begins with a mark."""
+    return re.findall(rf"^{mark} (.*?) *$", output, re.MULTILINE)
 
 
 async def kill_gateways(gateway: Gateway, conversation: Conversation) -> None:
@@ -175,21 +182,27 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
         port = free.getsockname()[1]
     data = tmp_path / "data"
     data.mkdir(0o700)
-    with matrix_server.run(tmp_path_factory.mktemp("synapse")) as server:
+    noted, half = provider_process.reply("Noted."), provider_process.hanging_reply(HALF)
+    with (
+        matrix_server.run(tmp_path_factory.mktemp("synapse")) as server,
+        provider_process.serve(noted) as provider,
+        provider_process.serve(noted, noted, half) as terminal_provider,
+    ):
         bot = server.register("bot")
         async with (
             matrix_server.person(server, bot) as ann,
             AsyncSessionDB(SessionDB(data / "holdfast.db")) as db,
         ):
             (data / "config.toml").write_text(
-                SETTINGS.format(port=port, homeserver=server.url, sender=ann.user_id), "utf-8"
+                SETTINGS.format(model=provider_process.MODEL, port=port, homeserver=server.url, sender=ann.user_id),
+                "utf-8",
             )
             await compaction.fill(db, 200)
             conversation = Conversation(db, (await db.head(TALK)).last_seq)
-            with Gateway(tmp_path, bot.token) as gateway:
+            with Gateway(tmp_path, {**provider.env, "MATRIX_TOKEN": bot.token}) as gateway:
                 # Open the conversation in all four places.
                 program = Installed(Path(), Path(sys.executable).parent)
-                terminal.open_shell(program, tmp_path, 120, 50, HOLDFAST_HOME=str(data), HOLDFAST_MODEL="offline")
+                terminal.open_shell(program, tmp_path, 120, 50, HOLDFAST_HOME=str(data), **terminal_provider.env)
                 terminal.type(f"clear; holdfast -r {TALK}")
                 terminal.wait_for(last=">")
                 terminal.type("/link")
@@ -198,17 +211,19 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
                 await ann.send(room, f"/link {code}")
                 await ann.replies(room, 1)
                 assert cli_process.run(tmp_path, "gateway", "link", "http", "local").code == 0
-                client = Client(tmp_path)
+                client, restarted = Client(tmp_path, provider.env), asyncio.Event()
                 await asyncio.to_thread(client.run, "sessions", "new", "--resume-session", TALK)
                 try:
-                    *_, by_http = await asyncio.gather(
-                        talk_on_matrix(ann, room),
+                    *_, stored, by_http = await asyncio.gather(
+                        talk_on_matrix(ann, room, restarted),
                         talk_in_the_editor(client),
-                        talk_in_the_terminal(terminal, conversation),
                         kill_gateways(gateway, conversation),
+                        talk_in_the_terminal(terminal, conversation, restarted),
                         talk_by_http(port),
                     )
                     await conversation.wait_count(4 * ROUNDS)
+                    recall = f"/recall {conversation.after + 1}-{conversation.after + 50}"
+                    in_acpx = await asyncio.to_thread(prompt, client, recall)
                 finally:
                     await asyncio.to_thread(client.run, "sessions", "close")
 
@@ -218,27 +233,38 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
                 expected = [f"You elsewhere: {each}" for name in ("Editor", "Terminal") for each in said[name]]
                 expected += [f"You on http: {each}" for each in said["HTTP"]]
                 await polling.until_async(lambda: is_idle(db), "an empty queue", cli_process.PATIENCE)
-                # The reply to /link, the replies to Matrix, and the copies of other messages with their replies.
-                await ann.wait_for(lambda: len(ann.texts(room)) >= 1 + ROUNDS + 2 * len(expected))
+                # The replies to /link and Matrix, and copies of the other messages with all replies but one.
+                replies = 1 + ROUNDS + len(expected) - 1
+                await ann.wait_for(lambda: len(ann.texts(room)) >= replies + len(expected))
+            # The terminal shows the messages after its restart live, and recalls all, as acpx does.
+            log = await conversation.said()
+            terminal.type(recall)
             await polling.until_async(
-                lambda: not (set(itertools.chain(*said.values())) - set(shown_messages(terminal))),
+                lambda: (
+                    find_messages(RECALLED, terminal.scrollback()) == log
+                    and set(log[stored:]) <= set(find_messages(LIVE, terminal.scrollback()))
+                ),
                 "the terminal showing every message",
                 cli_process.PATIENCE,
             )
+            assert find_messages(RECALLED, in_acpx) == log
+            # The model received, with each message, all earlier ones; consecutive messages of users are joined.
+            requests = [
+                [text for each in asked.json["messages"] for text in each["content"].split("\n\n") if text in log]
+                for asked in provider.asked
+            ]
+            assert all(each == log[: len(each)] for each in requests)
+            assert len({each[-1] for each in requests} & set(said["HTTP"])) >= ROUNDS - KILLS
             found = ann.texts(room)
             assert sorted(each for each in found if each.startswith("You ")) == sorted(expected)
-            assert len(found) == 1 + ROUNDS + 2 * len(expected)
+            assert len(found) == replies + len(expected)
             assert all(by_http)
 
-            said_by_all = sorted(itertools.chain(*said.values()))
-            shown = set(said_by_all)
-            assert sorted(each for each in await read_in_an_editor(tmp_path) if each in shown) == said_by_all
-
-            # One conversation, in which every message is stored once and answered once.
+            # One conversation, in which every message is stored once, and answered once unless its client was killed.
             (head,) = await db.list_sessions()
             messages = await conversation.messages()
-            assert sorted(await conversation.said()) == said_by_all
-            assert [each.role for each in messages].count("assistant") == 4 * ROUNDS
+            assert sorted(log) == sorted(itertools.chain(*said.values()))
+            assert [each.role for each in messages].count("assistant") == 4 * ROUNDS - 1
             reasons = [each.end_reason for each in await db.sessions(TALK)]
             assert (head.conversation_id, reasons) == (TALK, ["compression", None])
             assert (await db.admin.fsck()).ok

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -34,6 +36,18 @@ class Terminal:
     def type(self, line: str, *keys: str) -> None:
         self.tmux("send-keys", "-l", line)
         self.tmux("send-keys", *(keys or ("Enter",)))
+
+    def kill_program(self) -> None:
+        """Kill the program in the foreground, restore the terminal's settings and clear the scrollback."""
+        shell = self.tmux("display-message", "-p", "#{pane_pid}").strip()
+        foreground = subprocess.check_output(["ps", "-o", "tpgid=", "-p", shell])
+        os.killpg(int(foreground), signal.SIGKILL)
+        self.type("stty sane; clear; echo restored", "C-j")
+        self.wait_for("restored", last="$")
+        self.tmux("clear-history")
+
+    def scrollback(self) -> str:
+        return self.tmux("capture-pane", "-p", "-S", "-")
 
     def wait_for(self, *texts: str, last: str = "") -> str:
         """Wait until the screen shows these texts and ends with this line, status line excluded; return it."""
