@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
-from holdfast.gateway import outbox
+from holdfast.gateway import outbox, platform
 from holdfast.store.mail import outbox as stored
 from tests.support import backends, conversations, gateways
 from tests.support.gateways import new_inbound, texts, wait_sent
@@ -138,6 +139,43 @@ async def test_message_is_given_up_after_a_number_of_attempts(failure: type[Exce
         async with run_sender(db, platform, clock) as sender:
             await until_async(is_given_up)
         assert len(platform.tried) == attempts
+
+
+@pytest.mark.parametrize("problem", ["damaged", "missing", "slow"])
+async def test_file_that_cannot_be_sent_is_named_in_a_notice_and_blocks_nothing(problem: str, tmp_path: Path) -> None:
+    clock = conversations.Clock()
+
+    class Uploading(FailingPlatform):
+        async def send(self, outgoing: platform.Delivery) -> str:
+            for each in outgoing.files:
+                self.tried.append((await each.read()).decode())
+                raise TimeoutError
+            return await super().send(outgoing)
+
+    async with gateways.store(str(tmp_path / "mail.db"), clock=clock) as db:
+        digest = (await db.blobs.put(b"a,b")).digest
+        attached = msgspec.structs.replace(message("One"), attachments=[digest], file_names={digest: "a.csv"})
+        for each in (attached, message("Two")):
+            await db.mail.post(each)
+        path = Path(db.db.blobs.files.path(digest))
+        if problem == "missing":
+            path.unlink()
+        elif problem == "damaged":
+            path.chmod(0o600)
+            path.write_bytes(b"x")
+        chat = Uploading()
+
+        async def are_sent() -> bool:
+            if not sender._sending:
+                clock.advance(outbox.MAX_RETRY)
+            sender.wake()
+            return len(chat.sent) == 2
+
+        async with run_sender(db, chat, clock) as sender:
+            await until_async(are_sent)
+    reason = outbox.TIMED_OUT if problem == "slow" else "The stored file is missing or damaged."
+    assert texts(chat.sent) == [f"One\n\nNot sent: `a.csv` ({reason[:-1]})", "Two"]
+    assert chat.tried.count("a,b") == (outbox.MAX_SLOW_FILES if problem == "slow" else 0)
 
 
 async def test_slow_send_keeps_its_lease() -> None:

@@ -31,13 +31,15 @@ DRAIN_POLL_SECONDS = 0.02
 MAX_READ = 200
 MAX_CONCURRENT = 32
 """How many messages of one platform are sent concurrently; never two to one chat."""
-MAX_ATTEMPTS, MAX_UNEXPECTED = 20, 8
-"""The attempts at a message; fewer after an unexpected error, because later messages to the chat wait for it."""
+MAX_ATTEMPTS, MAX_UNEXPECTED, MAX_SLOW_FILES = 20, 8, 4
+"""The attempts at a message; fewer after an unexpected error, and at files that take too long to upload, because later
+messages to the chat wait for it."""
 MAX_RETRY = 600.0
 """The most seconds until a message is tried again."""
 MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
+TIMED_OUT = f"Timed out after {SEND_SECONDS:.0f} s."
 KEEP_SECONDS = 10.0
 """Seconds that a chat's lease is reused for further messages, and within which a send must begin."""
 LEASE_SECONDS = SEND_SECONDS + 2 * KEEP_SECONDS
@@ -269,7 +271,7 @@ class Sender:
         except errors.StoreError:
             raise
         except TimeoutError:
-            await self._record_failure(outgoing, f"Timed out after {SEND_SECONDS:.0f} s.")
+            await self._record_failure(outgoing, TIMED_OUT)
         except Exception as error:
             logger.exception("%s raised an unexpected error", self._platform.name)
             await self._record_failure(outgoing, type(error).__name__, max_attempts=MAX_UNEXPECTED)
@@ -291,6 +293,8 @@ class Sender:
                 return f"deleted-{outgoing.id}"
             delivery = msgspec.structs.replace(delivery, draft=None)
         try:
+            if delivery.files and outgoing.attempts > MAX_SLOW_FILES and outgoing.error == TIMED_OUT:
+                raise errors.SendRefused(TIMED_OUT)
             return await self._platform.send(delivery)
         except errors.SendRefused as error:
             if not delivery.files:
@@ -346,8 +350,11 @@ class Sender:
         name = name or f"{digest[:12]}{mimetypes.guess_extension(blob.media_type) or ''}"
 
         def read() -> bytes:
-            with self._db.db.blobs.open(digest) as content:
-                return content.read()
+            try:
+                with self._db.db.blobs.open(digest) as content:
+                    return content.read()
+            except (errors.BlobDamaged, errors.NotFound) as error:
+                raise errors.SendRefused("The stored file is missing or damaged.") from error
 
         return gateway_platform.OutgoingFile(name, blob.media_type, blob.size, digest, partial(self._db.run, read))
 

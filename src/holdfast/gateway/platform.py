@@ -239,7 +239,7 @@ class OutgoingFile(NamedTuple):
     size: int
     digest: str
     read: Callable[[], Awaitable[bytes]]
-    """Reads the content. Raises BlobDamaged or NotFound."""
+    """Reads the content. Raises SendRefused if it is missing or damaged."""
 
 
 class QuestionChoice(msgspec.Struct, frozen=True):
