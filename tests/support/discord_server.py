@@ -63,8 +63,8 @@ class DiscordServer:
         """Method, path and body of every request."""
         self.failures: deque[Callable[[web.Request], Awaitable[web.Response | None]]] = deque()
         """Responses to the next attempts to send a message, after which the server forgets them."""
-        self.unavailable = set[str]()
-        """Paths whose next request fails."""
+        self.unavailable = dict[str, int]()
+        """Paths whose next request fails, with the status. Without a header `Via`, 429 is not from Discord's API."""
         self.files: dict[str, bytes] = {}
         self.guilds, self.flags = [{"id": str(GUILD), "name": "Harbour", "features": []}], 0
         """The servers and the flags of the bot."""
@@ -236,8 +236,7 @@ class DiscordServer:
         path = request.path.removeprefix("/api/v10")
         self.requests.append((request.method, path, body))
         if path in self.unavailable:
-            self.unavailable.remove(path)
-            return reply({"message": "Unavailable", "code": 0}, status=503)
+            return reply({"message": "Unavailable", "code": 0}, status=self.unavailable.pop(path))
         match [request.method, *path.strip("/").split("/")]:
             case ["PUT", "applications", _, "commands"]:
                 return reply(body)
@@ -286,10 +285,7 @@ class DiscordServer:
 
     async def cdn(self, request: web.Request) -> web.Response:
         self.requests.append((request.method, request.path, None))
-        found = self.files.get(request.match_info["name"])
-        if request.path in self.unavailable:
-            self.unavailable.remove(request.path)
-            found = None
+        found = None if self.unavailable.pop(request.path, 0) else self.files.get(request.match_info["name"])
         return web.Response(status=404) if found is None else web.Response(body=found)
 
     async def _body(self, request: web.Request) -> Any:

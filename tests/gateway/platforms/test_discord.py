@@ -111,9 +111,9 @@ async def test_free_channel_needs_no_mention_and_its_threads_are_found(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
     async with running(db, server, ScriptedModel(["Hello!"]), {"free_channels": [CHANNEL]}):
-        server.unavailable.add(f"/channels/{THREAD}")
+        server.unavailable[f"/channels/{THREAD}"] = 429
         await settled(db, server.say("Hi", channel=THREAD))
-    assert (server.texts(THREAD), server.unavailable) == (["Hello!"], set())
+    assert (server.texts(THREAD), server.unavailable) == (["Hello!"], {})
 
 
 async def test_waiting_messages_are_edited_and_deleted(db: AsyncSessionDB, server: DiscordServer) -> None:
@@ -154,7 +154,7 @@ async def test_attachments_are_received_up_to_a_size_and_not_from_strangers(
         server.say("Look", author=BEN, attachments=[server.attach("b.png", b"pixels")])
         server.say("Many", attachments=[server.attach(f"{number}.bin", b"x" * 100) for number in range(11)])
         await until_async(lambda: len(server.texts()) == 2)
-        server.unavailable.add("/cdn/a.png")
+        server.unavailable["/cdn/a.png"] = 404
         files = [server.attach("a.png", PNG, content_type="image/png")]
         files += [server.attach("notes\u202e.txt", b"notes", content_type="text/plain; charset=utf-8")]
         files += [
@@ -221,7 +221,7 @@ async def test_new_session_reads_missed_messages_before_new_ones(
             await stack.aclose()
         else:
             await server.disconnect(forget=True)
-        server.unavailable.add(f"/channels/{DM}/messages")
+        server.unavailable[f"/channels/{DM}/messages"] = 429 if restarts else 503
         keys += [server.say("Missed"), *(server.say(f"<@{BOT}> Missed", channel=THREAD) for _ in range(2))]
         server.identify = identify_and_say  # type: ignore[method-assign]
         if restarts:
@@ -229,7 +229,7 @@ async def test_new_session_reads_missed_messages_before_new_ones(
         await until_async(lambda: len(keys) == 4)
         await settled(db, *keys)
     assert server.texts() == ["re One", "re Missed", "re New"]
-    assert (len(server.texts(THREAD)), server.identified, server.unavailable) == (3, 2, set())
+    assert (len(server.texts(THREAD)), server.identified, server.unavailable) == (3, 2, {})
     # By the first message, and once for those that were missed.
     assert [path for _, path, _ in server.requests].count(f"/channels/{THREAD}") == 2
 
@@ -408,6 +408,20 @@ async def test_long_rate_limit_is_left_to_the_gateway(db: AsyncSessionDB, server
         await until_async(is_postponed)
     assert found.due_at - posted.at >= 500
     assert server.texts() == []
+
+
+async def test_request_that_is_cancelled_during_a_global_rate_limit_blocks_no_other(
+    db: AsyncSessionDB, server: DiscordServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    chat = load(server)
+    server.failures.append(discord_server.respond(429, {"retry_after": 25.0, "global": True}, Via="x"))
+    async with run_platform(db, ScriptedModel(), chat):
+        request = asyncio.create_task(chat.send(delivery("One", platform="discord", address={"channel": str(DM)})))
+        await until_async(lambda: "Global rate limit" in caplog.text)
+        request.cancel()
+        async with asyncio.timeout(60):
+            await chat.send(delivery("Two", platform="discord", address={"channel": str(DM)}))
+    assert server.texts() == ["Two"]
 
 
 # --- questions and commands

@@ -72,9 +72,9 @@ PERMISSIONS = discord.Permissions(
     attach_files=True,
     read_message_history=True,
 )
-TEMPORARY = (discord.DiscordServerError, discord.RateLimited, aiohttp.ClientError, OSError)
 _API_URL = re.compile(r"https://[^\s?#]+[^\s?#/]|http://(127\.0\.0\.1|localhost|\[::1\])(:\d+)?(/[^\s?#]*[^\s?#/])?")
 _COMMAND_NAME = re.compile(r"[-_a-z0-9]{1,32}")
+SERVICE_ERRORS = (discord.HTTPException, discord.RateLimited, aiohttp.ClientError, OSError)
 PORTAL = "https://discord.com/developers/applications"
 SETUP = platform.SetupGuide(
     [platform.SetupField("token_env", "Bot token", "Choose Reset Token on the page Bot.", "DISCORD_TOKEN")],
@@ -194,7 +194,12 @@ class DiscordPlatform:
         with translate_errors():
             if (client := self._client) is not None:
                 with self._activity.track():
-                    yield client
+                    try:
+                        yield client
+                    except asyncio.CancelledError:
+                        # If this request waited for a global rate limit, discord.py would block all others forever.
+                        client.http._global_over.set()
+                        raise
             else:
                 async with self._log_in() as client:
                     yield client
@@ -536,8 +541,8 @@ class Receiver:
         for attempt in itertools.count():
             try:
                 return await operation()
-            except (errors.StoreError, *TEMPORARY) as error:
-                if self._client.is_closed():
+            except (errors.StoreError, *SERVICE_ERRORS) as error:
+                if self._client.is_closed() or not is_temporary(error):
                     raise
                 logger.warning("discord: will retry to receive message %s: %s", key, error)
                 await asyncio.sleep(min(0.1 * 2 ** min(attempt, 20), MAX_RETRY_SECONDS))
@@ -643,6 +648,10 @@ async def find_channel(client: discord.Client, address: dict[str, Any]) -> disco
     return client.get_partial_messageable(int(chat))
 
 
+def is_temporary(error: Exception) -> bool:
+    return not isinstance(error, discord.HTTPException) or error.status in (408, 429) or error.status >= 500
+
+
 @contextmanager
 def translate_errors() -> Iterator[None]:
     """Raise SendRefused for a final error of Discord, and SendFailed for a temporary one."""
@@ -651,7 +660,7 @@ def translate_errors() -> Iterator[None]:
     except discord.RateLimited as error:
         raise errors.SendFailed("Discord's rate limit is reached.", retry_after=error.retry_after) from error
     except discord.HTTPException as error:
-        is_temporary = error.status in (401, 408, 429) or error.status >= 500
-        raise (errors.SendFailed if is_temporary else errors.SendRefused)(f"Discord: {error}") from error
+        can_retry = is_temporary(error) or error.status == 401  # The token may be replaced.
+        raise (errors.SendFailed if can_retry else errors.SendRefused)(f"Discord: {error}") from error
     except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
         raise errors.SendFailed(f"Discord: {type(error).__name__}: {error}") from error
