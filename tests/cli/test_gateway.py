@@ -77,7 +77,10 @@ def test_people_lists_allowed_and_denied_contacts(holdfast: Holdfast, configure:
 
 
 def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home: Path, configure: Configure) -> None:
-    configure(f"[gateway.loopback]\nsocket = '{home}/s.sock'\n")
+    configure(
+        f"[gateway]\nallow.telegram = [42]\n[gateway.loopback]\nsocket = '{home}/s.sock'\n"
+        "[gateway.telegram]\ntoken_env = 'TOKEN'\n"
+    )
     route = "agent:main:telegram:dm:42"
     with SessionDB(home / "holdfast.db") as db:
         arrival, _ = db.mail.add_inbound(
@@ -94,7 +97,9 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         assert re.fullmatch(r"unsent      telegram: 1 message since .*, next attempt .*: Too many requests\.", lines[3])
         assert lines[4] == "failed      1 message; `holdfast gateway failed` lists them"
         assert lines[5] == "              the last, to telegram dm:42: Chat not found."
+        assert lines[6].startswith("people      1 allowed, 0 denied;")
         assert lines[7] == f"platforms   loopback at {home}/s.sock: does not answer"
+        assert lines[8].startswith("            telegram: configured;")
         found = holdfast("gateway", "status", "--json").data
         assert (found["arrivals_open"], found["routes_waiting"], found["failed"]) == (1, 1, 1)
         assert found["last_error"] == {"id": lost.id, "platform": "telegram", "error": "Chat not found."}

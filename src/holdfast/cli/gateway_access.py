@@ -144,7 +144,7 @@ def _list_links(out: console.Console, links: list[types.Link], as_json: bool) ->
 def people(out: console.Console, platform: str | None, path: str | None, as_json: bool) -> None:
     """List allowed and denied senders, including those of the settings."""
     with open_store.open_existing(path or out.settings.database) as db:
-        found = [*_by_settings(out.settings, platform), *msgspec.to_builtins(db.contacts.all(platform))]
+        found = list_senders(db, out.settings, platform)
     if as_json:
         out.json({"people": found})
         return
@@ -176,16 +176,18 @@ def _refuse_denied(settings: config.Settings, platform: str, sender: str) -> Non
         )
 
 
-def _by_settings(settings: config.Settings, platform: str | None) -> list[dict[str, Any]]:
+def list_senders(db: store.SessionDB, settings: config.Settings, platform: str | None = None) -> list[dict[str, Any]]:
+    """Return the senders of the settings, then those of the store, with their roles."""
     wanted = settings.gateway
     lists = (("user", wanted.allow), ("admin", wanted.admins), ("denied", wanted.deny))
-    return [
+    found: list[dict[str, Any]] = [
         {"platform": where, "sender": str(sender), "role": role, "name": "", "by": "settings", "at": None}
         for role, listed in lists
         for where, senders in listed.items()
         for sender in senders
         if platform in (None, where)
     ]
+    return [*found, *msgspec.to_builtins(db.contacts.all(platform))]
 
 
 def _report(out: console.Console, person: types.Contact, as_json: bool) -> None:

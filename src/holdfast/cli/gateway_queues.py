@@ -9,7 +9,7 @@ import click
 
 from holdfast import errors, safe_text, types
 from holdfast.app import open_store
-from holdfast.cli import console, lazy_group
+from holdfast.cli import console, gateway_access, lazy_group
 from holdfast.gateway import settings
 from holdfast.store.mail import queue_status
 
@@ -28,7 +28,8 @@ class QueueState(NamedTuple):
     unsent: list[queue_status.PlatformBacklog]
     failed: list[types.Outgoing]
     claims: list[types.ChatLeaseHeld]
-    people: list[types.Contact]
+    roles: list[str]
+    """The roles of all senders in the settings and the store."""
 
 
 # --- status --------------------------------------------------------------------------------------------
@@ -47,7 +48,7 @@ def status(out: console.Console, path: str | None, as_json: bool) -> None:
             db.mail.unsent_counts(),
             db.mail.failures(),
             db.mail.chat_leases(),
-            db.contacts.all(),
+            [each["role"] for each in gateway_access.list_senders(db, out.settings)],
         )
     platforms = _platforms(out.settings.gateway)
     if as_json:
@@ -71,19 +72,21 @@ def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, l
         for each in found.unsent
     ]
     open_messages = safe_text.count(facts["arrivals_open"], "message")
-    denied = sum(each.role == "denied" for each in found.people)
+    denied = found.roles.count("denied")
     return {
         "waiting": [f"{open_messages} in {safe_text.count(facts['routes_waiting'], 'chat')}", *waiting],
         "running": [f"{each.key.removeprefix(ROUTE)} by {each.holder}" for each in held[:MAX_LISTED]] or ["none"],
         "unsent": unsent or ["none"],
         "failed": _describe_failed(found.failed),
-        "people": [f"{len(found.people) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
-        "platforms": [
-            f"{each['name']} at {each['at']}: {'answers' if each['answers'] else 'does not answer'}"
-            for each in platforms
-        ]
-        or ["none"],
+        "people": [f"{len(found.roles) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
+        "platforms": list(map(_describe_platform, platforms)),
     }
+
+
+def _describe_platform(found: dict[str, Any]) -> str:
+    if found["at"] is None:
+        return f"{found['name']}: configured; `holdfast gateway setup --check` checks its access"
+    return f"{found['name']} at {found['at']}: {'answers' if found['answers'] else 'does not answer'}"
 
 
 def _describe_failed(failed: list[types.Outgoing]) -> list[str]:
@@ -106,7 +109,7 @@ def _status_to_json(found: QueueState, platforms: list[dict[str, Any]]) -> dict[
         # Lists that may have further entries.
         "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.DEFAULT_LIMIT],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
-        "people": len(found.people),
+        "people": len(found.roles),
         "claims": [
             {"key": each.key, "holder": each.holder, "state": each.state, "expires_in": each.expires_in}
             for each in found.claims
@@ -116,7 +119,7 @@ def _status_to_json(found: QueueState, platforms: list[dict[str, Any]]) -> dict[
 
 
 def _platforms(wanted: settings.GatewaySettings) -> list[dict[str, Any]]:
-    """Return the platforms of the settings, and whether they accept connections."""
+    """Return the platforms of the settings, and whether those with an address accept connections."""
     found = list[dict[str, Any]]()
     if wanted.has_http:
         host, port = wanted.http.host, wanted.http.port
@@ -126,7 +129,7 @@ def _platforms(wanted: settings.GatewaySettings) -> list[dict[str, Any]]:
     if wanted.loopback is not None:
         at = wanted.loopback.socket
         found.append({"name": "loopback", "at": at, "answers": _accepts(socket.AF_UNIX, at)})
-    return found
+    return found + [{"name": name, "at": None, "answers": None} for name in wanted.platforms]
 
 
 def _accepts(family: socket.AddressFamily, address: str | tuple[str, int]) -> bool:

@@ -29,8 +29,8 @@ ROUTE_MOVED = "This chat was moved to another conversation at the same time. Sen
 ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
 LINKED = (
-    "Linked. This chat continues in: {title}\nIt uses the conversations, notes and files of your other chat, and shows "
-    "your turns there. /link off ends that."
+    "Linked. This chat continues in: {title}\nIt uses the conversations and notes of your other chat, and shows your "
+    "turns there. /link off ends that."
 )
 LINKED_WITHOUT_CONVERSATION = "Linked. The other conversation was deleted, so your next message begins a new one."
 UNLINKED_OTHERS = "The links of your other chats to this one were removed."
