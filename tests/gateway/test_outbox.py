@@ -192,7 +192,7 @@ async def test_slow_send_keeps_its_lease() -> None:
         async with run_sender(db, slow, clock), asyncio.timeout(60):
             await gate.reached.wait()
             second = outbox.Sender(db, other, clock)
-            clock.advance(outbox.SEND_SECONDS)
+            clock.advance(platform.SEND_SECONDS)
             await second._poll()
             await asyncio.gather(*second._sending.values())
             gate.go.set()

@@ -175,11 +175,12 @@ class Gateway:
             try:
                 await platform.run(self.handler)
                 return
-            except Exception:
+            except Exception as error:
                 # The border to a platform.
-                logger.exception("%s stopped receiving; restarting in %.0f s", platform.name, pause)
-            pause = MIN_RESTART if time.monotonic() - began > MAX_RESTART else pause
-            await asyncio.sleep(pause)
+                pause = MIN_RESTART if time.monotonic() - began > MAX_RESTART else pause
+                wait = max(pause, gateway_platform.requested_pause(error))
+                logger.exception("%s stopped receiving; restarting in %.0f s", platform.name, wait)
+            await asyncio.sleep(wait)
             pause = min(2 * pause, MAX_RESTART)
 
     async def _show_commands(self, platform: gateway_platform.Platform) -> bool:

@@ -38,11 +38,10 @@ MAX_RETRY = 600.0
 """The most seconds until a message is tried again."""
 MAX_RETRY_AFTER = 3600.0
 """The longest pause in seconds that a platform may ask for."""
-SEND_SECONDS = 60.0
-TIMED_OUT = f"Timed out after {SEND_SECONDS:.0f} s."
+TIMED_OUT = f"Timed out after {gateway_platform.SEND_SECONDS:.0f} s."
 KEEP_SECONDS = 10.0
 """Seconds that a chat's lease is reused for further messages, and within which a send must begin."""
-LEASE_SECONDS = SEND_SECONDS + 2 * KEEP_SECONDS
+LEASE_SECONDS = gateway_platform.SEND_SECONDS + 2 * KEEP_SECONDS
 """A lease outlasts a send that begins as late as possible. If a process dies, the chat waits at most this long."""
 DRAFT = "draft:"
 """The prefix of the outbox key of a draft; the id of the inbound message follows."""
@@ -261,7 +260,7 @@ class Sender:
     async def _send(self, outgoing: types.Outgoing) -> None:
         try:
             if outgoing.id not in self._unmarked:
-                async with asyncio.timeout(SEND_SECONDS):
+                async with asyncio.timeout(gateway_platform.SEND_SECONDS):
                     self._unmarked[outgoing.id] = await self._deliver(outgoing)
                 fault_points.reach("gateway", "sent")
         except errors.SendRefused as error:
@@ -405,7 +404,7 @@ class Sender:
 
     async def _close(self) -> None:
         if self._sending:
-            await asyncio.wait(list(self._sending.values()), timeout=SEND_SECONDS)
+            await asyncio.wait(list(self._sending.values()), timeout=gateway_platform.SEND_SECONDS)
         await asyncio.gather(*(self._release(chat) for chat in list(self._leases)))
 
     def _on_hint(self, hint: notifications.Hint) -> None:

@@ -8,13 +8,14 @@ platform keeps no state that has to survive a crash. Other packages add platform
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from holdfast import events, types
+from holdfast import errors, events, types
 from holdfast.agent import commands
 from holdfast.model import base as models
 
@@ -26,6 +27,9 @@ DELETION = "delete:"
 """The prefix of the keys of deletions, which the store does not count as messages of a chat or sender."""
 MAX_QUOTE = 500
 """The longest quoted text that is stored, in characters."""
+SEND_SECONDS = 60.0
+"""The time limit of a send, after which the gateway cancels it and repeats it later. The gateway gives up files that
+take longer, so the time limits of a platform's own requests are longer, except to connect."""
 
 # --- inbound values ------------------------------------------------------------------------------------------
 
@@ -482,6 +486,17 @@ class AccessReport(NamedTuple):
     account: str = ""
     """The account that the credentials belong to; empty if the service did not accept them."""
     problems: Sequence[AccessProblem] = ()
+
+
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of the header Retry-After; None without it. Chat services do not send dates there."""
+    given = headers.get("Retry-After", "")
+    return float(given) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given) else None
+
+
+def requested_pause(error: Exception) -> float:
+    """Return the seconds that a platform asked for in an error."""
+    return (error.retry_after or 0.0) if isinstance(error, errors.SendFailed) else 0.0
 
 
 def failed_access(what: str, remedy: str) -> AccessReport:

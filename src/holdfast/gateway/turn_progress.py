@@ -96,11 +96,13 @@ class TurnProgress:
     async def show_typing(self) -> None:
         """Renew the typing indicator until cancelled."""
         while self._can.typing is not None:
+            pause = TYPING_SECONDS
             try:
                 await self._can.typing.send_typing(self._to.address)
             except Exception as error:  # noqa: BLE001 -- the border to a platform; the indicator is optional
                 logger.debug("%s failed to show the typing indicator: %s", self._to.platform, error)
-            await asyncio.sleep(TYPING_SECONDS)
+                pause = max(pause, platform.requested_pause(error))
+            await asyncio.sleep(pause)
 
     async def close(self) -> None:
         for waiting in self._questions.values():
@@ -130,13 +132,15 @@ class TurnProgress:
 
     async def _show_draft(self, drafts: platform.EditsDrafts, draft: str, text: str, shown: str) -> str:
         """Edit the draft and return its text; the one of the earlier edit if this one failed for now."""
-        parts = replies.build(self._context, self._to, text)
+        # A draft is one message: splitting the complete text would take longer with each edit.
+        limit = self._context.platforms[self._to.platform].limit
+        parts = replies.build(self._context, self._to, text[: 2 * limit])
         render = self._can.format.render if self._can.format is not None else str
         try:
             await drafts.edit_draft(self._to.address, draft, render(parts[0].text if parts else outbox.DRAFT_TEXT))
         except errors.SendFailed as error:
             logger.debug("%s failed to edit a draft: %s", self._to.platform, error)
-            await asyncio.sleep(error.retry_after or 0.0)
+            await asyncio.sleep(platform.requested_pause(error))
             return shown
         return text
 

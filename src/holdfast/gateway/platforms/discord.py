@@ -45,6 +45,8 @@ API_URL = "https://discord.com/api/v10"
 MAX_TEXT = 2_000
 NO_HISTORY = 160002
 """The error that a bot without the permission Read Message History cannot refer to a message."""
+NOT_EDITABLE = (50083, 30046)
+"""Errors of an edit for which a new message is sent: the thread is archived, or an old message was edited too often."""
 MAX_COMMANDS, MAX_DESCRIPTION, MAX_LABEL = 100, 100, 80
 MAX_RATE_LIMIT = 30.0
 """The longest rate limit in seconds that discord.py waits for; the gateway retries after a longer one."""
@@ -253,9 +255,12 @@ class DiscordPlatform:
         async with self._request() as client:
             channel = await find_channel(client, delivery.address)
             if delivery.draft is not None:
-                with suppress(discord.NotFound):
-                    draft = channel.get_partial_message(int(delivery.draft))
+                draft = channel.get_partial_message(int(delivery.draft))
+                try:
                     return str((await draft.edit(content=text, attachments=await read_files(delivery.files))).id)
+                except discord.HTTPException as error:
+                    if error.status != 404 and error.code not in NOT_EDITABLE:
+                        raise
             options: dict[str, Any] = {"view": view} if view is not None else {}
             options |= {"nonce": nonce(delivery), "suppress_embeds": not self._settings.link_previews}
             options["reference"] = reference_of(delivery, channel.id)
@@ -660,7 +665,9 @@ def translate_errors() -> Iterator[None]:
     except discord.RateLimited as error:
         raise errors.SendFailed("Discord's rate limit is reached.", retry_after=error.retry_after) from error
     except discord.HTTPException as error:
-        can_retry = is_temporary(error) or error.status == 401  # The token may be replaced.
-        raise (errors.SendFailed if can_retry else errors.SendRefused)(f"Discord: {error}") from error
+        if is_temporary(error) or error.status == 401:  # The token may be replaced.
+            wait = platform.parse_retry_after(error.response.headers)
+            raise errors.SendFailed(f"Discord: {error}", retry_after=wait) from error
+        raise errors.SendRefused(f"Discord: {error}") from error
     except (discord.DiscordException, aiohttp.ClientError, OSError) as error:
         raise errors.SendFailed(f"Discord: {type(error).__name__}: {error}") from error

@@ -39,13 +39,16 @@ except ModuleNotFoundError:
     ) from None
 
 logger = logging.getLogger("holdfast.gateway")
+# The library logs a failed connection with its address, which contains a ticket. The gateway logs lost connections.
+logging.getLogger(socket_mode.__name__).setLevel(logging.CRITICAL)
 
 PATH = "/slack/events"
 """The path of HTTP requests: events, slash commands and buttons."""
 MAX_TEXT = 3_000
 """The longest text of a block. An edited message may have 4,000 characters, and a new one 40,000."""
 MAX_BODY_BYTES = 1_000_000
-REQUEST_SECONDS = 30
+REQUEST_SECONDS = int(platform.SEND_SECONDS) + 5
+CONNECT_SECONDS = 30.0
 NAME_SECONDS = 2.0
 MAX_NAMES = 1_000
 MAX_MISSED = 3
@@ -248,7 +251,7 @@ class Slack:
         client.socket_mode_request_listeners.append(on_request)
         try:
             # The library would repeat a failed connection forever, with an address that expires.
-            async with asyncio.timeout(REQUEST_SECONDS):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 await client.connect_to_new_endpoint(force=True)
             self._ready.set()
             while missed < MAX_MISSED:
@@ -575,8 +578,7 @@ def _translate_errors() -> Iterator[None]:
         code = _error_code(error)
         if code and _status(error) < 500 and code not in _TEMPORARY:
             raise errors.SendRefused(f"Slack refused the message: {code}.") from None
-        after = error.response.headers.get("Retry-After", "") if error.response is not None else ""
-        retry_after = float(after) if after.isdigit() else None
+        retry_after = platform.parse_retry_after(error.response.headers) if error.response is not None else None
         reason = code or f"status {_status(error)}"
         raise errors.SendFailed(f"Slack did not accept the message: {reason}.", retry_after=retry_after) from None
     except (slack_errors.SlackClientError, aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -25,7 +25,7 @@ from holdfast.gateway.platforms.email import imap_mailbox, inbound_mail, mail_te
 logger = logging.getLogger("holdfast.gateway")
 
 LIMIT = 100_000
-SMTP_SECONDS = 50.0
+SMTP_SECONDS = platform.SEND_SECONDS + 5
 SEEN, FLAGGED = b"\\Seen", b"\\Flagged"
 _WRONG_CREDENTIALS = frozenset({530, 534, 535, 538})
 """Replies of SMTP servers that are temporary, because the operator corrects the password."""

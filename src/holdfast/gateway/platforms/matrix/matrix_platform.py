@@ -10,6 +10,7 @@ import asyncio
 import io
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -29,6 +30,10 @@ logger = logging.getLogger("holdfast.gateway")
 
 LIMIT = 16_000
 SYNC_SECONDS, DOWNLOAD_SECONDS, TYPING_SECONDS = 30, 60.0, 6
+FIRST_SYNC_SECONDS = 300.0
+"""The time limit of a request for the state of all rooms, which has none in the library."""
+MAX_FAILURES = 5
+"""The failed requests for an event after which it is treated as invisible, because later events wait for it."""
 JOIN_PAUSES, MAX_JOIN_PAUSE = (1.0, 2.0, 4.0), 10.0
 """Seconds between the attempts to join a room."""
 MAX_BUSY_ROOMS = 5
@@ -69,6 +74,8 @@ class MatrixPlatform:
         """The id of the bot, its local part and the display name."""
         self._encrypted = set[str]()
         """Encrypted rooms whose members were notified."""
+        self._failures = Counter[str]()
+        """Failed requests by event."""
 
     @property
     def name(self) -> str:
@@ -133,7 +140,8 @@ class MatrixPlatform:
         try:
             while True:
                 wait = 0 if is_first else SYNC_SECONDS * 1_000
-                found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
+                async with asyncio.timeout(FIRST_SYNC_SECONDS if is_first else None):
+                    found = _check(await client.sync(wait, sync_filter=wanted, since=since, full_state=is_first))
                 for room_id, invite in found.rooms.invite.items():
                     joining.add(asyncio.create_task(self._accept_invite(client, room_id, invite.invite_state)))
                 has_news = has_news or since is None or bool(found.rooms.invite)
@@ -264,11 +272,11 @@ class MatrixPlatform:
         if not is_for_bot and number is None:
             return None
         if edits:
-            original = await _fetch(client, room.room_id, edits)
+            original = await self._find_event(client, room.room_id, edits)
             if original is None or original.sender != event.sender:
                 return None  # Only the sender may edit a message; homeservers do not check that.
             thread = original.content.thread
-        quoted = await _fetch(client, room.room_id, content.replied_to) if content.replied_to else None
+        quoted = await self._find_event(client, room.room_id, content.replied_to) if content.replied_to else None
         choice = matrix_events.chosen_text(quoted, number, client.user_id)
         if not is_for_bot and choice is None:
             return None
@@ -288,11 +296,23 @@ class MatrixPlatform:
         """Return the answer to a question that a reaction chooses."""
         relation = event.content.relation
         number = matrix_events.chosen_number(relation.key)
-        question = await _fetch(client, room.room_id, relation.event_id) if number is not None else None
+        question = await self._find_event(client, room.room_id, relation.event_id) if number is not None else None
         choice = matrix_events.chosen_text(question, number, client.user_id)
         if question is None or choice is None:
             return None
         return msgspec.structs.replace(self._incoming(room, event, question.content.thread), text=choice)
+
+    async def _find_event(self, client: nio.AsyncClient, room_id: str, event_id: str) -> matrix_events.RoomEvent | None:
+        """Return an event that another one refers to; None if the bot cannot see it, or after repeated errors."""
+        try:
+            return await _fetch(client, room_id, event_id)
+        except errors.SendFailed as error:
+            self._failures[event_id] += 1
+            if error.retry_after is not None or self._failures[event_id] < MAX_FAILURES:
+                raise
+            del self._failures[event_id]
+            logger.warning("%s ignores the event %s: %s", self.name, errors.quote(event_id), error)
+            return None
 
     def _incoming(self, room: nio.MatrixRoom, event: matrix_events.RoomEvent, thread: str) -> platform.Incoming:
         kind: platform.ChatKind = "thread" if thread else "dm" if room.member_count <= 2 else "group"
@@ -403,7 +423,7 @@ class MatrixPlatform:
 
     async def send_typing(self, address: dict[str, Any]) -> None:
         async with self._sending() as client:
-            await client.room_typing(address["chat"], True, TYPING_SECONDS * 1_000)
+            _check(await client.room_typing(address["chat"], True, TYPING_SECONDS * 1_000))
 
     async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
         async with self._sending() as client:
@@ -422,8 +442,10 @@ async def _fetch(client: nio.AsyncClient, room_id: str, event_id: str) -> matrix
         return None
     found = await client.room_get_event(room_id, event_id)
     # Without a Matrix code, too: a proxy that refuses an id, for example for its slashes, refuses it forever.
-    is_refused = isinstance(found, nio.ErrorResponse) and _is_final(found)
-    return None if is_refused else matrix_events.parse_event(_check(found).event.source)
+    # The library returns an error for an event that it considers malformed, too.
+    if isinstance(found, nio.ErrorResponse) and (_is_final(found) or _status(found) == 200):
+        return None
+    return matrix_events.parse_event(_check(found).event.source)
 
 
 async def _send_text(
@@ -485,13 +507,17 @@ def _check(response: Any) -> Any:
         return response
     if _is_final(response) and response.status_code:  # An error without a Matrix code is one of a proxy.
         raise errors.SendRefused(_describe(response))
-    retry_after = response.retry_after_ms / 1_000 if response.retry_after_ms else None
+    headers = response.transport_response.headers if response.transport_response is not None else {}
+    retry_after = response.retry_after_ms / 1_000 if response.retry_after_ms else platform.parse_retry_after(headers)
     raise errors.SendFailed(_describe(response), retry_after=retry_after)
 
 
 def _is_final(response: nio.ErrorResponse) -> bool:
-    status = response.transport_response.status if response.transport_response is not None else 0
-    return 400 <= status < 500 and status not in (401, 408, 429)  # The operator replaces an invalid token.
+    return 400 <= _status(response) < 500 and _status(response) not in (401, 408, 429)  # A token may be replaced.
+
+
+def _status(response: nio.ErrorResponse) -> int:
+    return response.transport_response.status if response.transport_response is not None else 0
 
 
 def _describe(response: nio.ErrorResponse) -> str:

@@ -40,8 +40,9 @@ MAX_TEXT = 4_096
 """The longest text in UTF-16 code units."""
 MAX_DOWNLOAD, MAX_UPLOAD, MAX_PHOTO = 20_000_000, 50_000_000, 10_000_000
 """Telegram's limits of files in bytes."""
-DOWNLOAD_ATTEMPTS, DOWNLOAD_PAUSE = 3, 1.0
-"""Few attempts at a file and a short pause in seconds between them, because later updates wait for it."""
+DOWNLOAD_ATTEMPTS, DOWNLOAD_PAUSE, MAX_DOWNLOAD_PAUSE = 3, 1.0, 30.0
+"""Few attempts at a file and short pauses in seconds between them, because later updates wait for it."""
+UPLOAD_SECONDS = platform.SEND_SECONDS + 5
 MAX_FAILURES = 5
 """The unexpected errors of an update after which it is skipped, because later updates wait for it."""
 PHOTO_TYPES = ("image/jpeg", "image/png")
@@ -185,6 +186,8 @@ class TelegramPlatform:
                 await self._serve(handler)
             else:
                 await self._poll(handler)
+        except telegram_errors.RetryAfter as error:
+            raise errors.SendFailed("Too many requests.", retry_after=_seconds(error)) from None
         except telegram_errors.TelegramError as error:
             # Without its causes: some contain the token.
             raise ConnectionError(self._describe(error)) from None
@@ -274,8 +277,10 @@ class TelegramPlatform:
 
     async def _download(self, file: updates.FileReference) -> platform.Attachment | str:
         """Return a file, or a note. Telegram limits the size to 20 MB, a server of one's own may not."""
-        for attempt in range(DOWNLOAD_ATTEMPTS):
-            await asyncio.sleep(DOWNLOAD_PAUSE if attempt else 0)
+        pause = 0.0
+        for _ in range(DOWNLOAD_ATTEMPTS):
+            await asyncio.sleep(pause)
+            pause = DOWNLOAD_PAUSE
             try:
                 size, found = file.size, None
                 if size <= MAX_DOWNLOAD:
@@ -288,6 +293,8 @@ class TelegramPlatform:
                 logger.warning("%s could not download a file: %s", self.name, self._describe(error))
                 if _is_final(error):
                     break
+                if isinstance(error, telegram_errors.RetryAfter):
+                    pause = min(_seconds(error), MAX_DOWNLOAD_PAUSE)
             except Exception as error:  # noqa: BLE001 -- the border to the library, which trusts the responses
                 logger.warning("%s could not download a file: %s", self.name, type(error).__name__)
         return downloads.not_received(file.name, "Telegram did not deliver it")
@@ -371,12 +378,12 @@ class TelegramPlatform:
             method = self._bot.send_voice if file.media_type == "audio/ogg" else self._bot.send_audio
         try:
             kind = method.__name__.removeprefix("send_")
-            sent = await method(**{kind: content}, **_target(delivery))
+            sent = await method(**{kind: content}, read_timeout=UPLOAD_SECONDS, **_target(delivery))
         except telegram_errors.BadRequest:
             if method == self._bot.send_document:
                 raise
             # For example an image with unusual proportions.
-            sent = await self._bot.send_document(document=content, **_target(delivery))
+            sent = await self._bot.send_document(document=content, read_timeout=UPLOAD_SECONDS, **_target(delivery))
         return str(sent.message_id)
 
     @contextmanager
