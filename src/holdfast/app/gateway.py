@@ -37,7 +37,6 @@ LOCAL = (
     """-d '{{"model": "holdfast", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
 )
 WITH_TOKENS = "Listening at {address}: point an OpenAI client at {address}/v1, with a token as its API key."
-PLUGIN = "Receiving messages from {name}."
 
 RECEIVED = "inbox"
 """The folder of received files in the working folder of an owner."""
@@ -133,7 +132,6 @@ async def _open_platforms(
     """Open the platforms of the settings before the gateway: their servers stop after it, so that it can answer."""
     wanted = settings.gateway
     platforms = plugins.load(wanted.platforms, settings.secrets)
-    addresses.extend(PLUGIN.format(name=each.name) for each in platforms)
     if wanted.loopback is not None:
         loopback.check_path(wanted.loopback.socket)
         platforms.append(loopback.LoopbackSocket(wanted.loopback.socket))

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces and metrics, if its API is installed (`pip install 'holdfast[otel]'`).
+"""OpenTelemetry traces and metrics, if its API is installed (extra `otel`).
 
 Only the API is used: the operator configures the exporter, for example with `opentelemetry-instrument`. Model calls
 follow OpenTelemetry's conventions for generative AI. Traces contain no message texts.

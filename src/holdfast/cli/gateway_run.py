@@ -96,7 +96,8 @@ async def _serve(signals: shutdown.SignalHandler, out: console.Console, serve: S
             for line in running.addresses:
                 _report(out, form, line)
             systemd.notify(environ, "READY=1", f"STATUS=Answering with {running.model}")
-            logger.info("the gateway is ready, with %s", running.model)
+            connected = [each for each in running.gateway.platforms if each not in running.gateway.connecting]
+            logger.info("the gateway is ready, with %s, on %s", running.model, ", ".join(connected) or "no platform")
             await _until(stop, running.gateway, stop.wait())
         systemd.notify(environ, "STOPPING=1")
         logger.info("the gateway is stopping; running turns have %.0f seconds", running.gateway.grace)

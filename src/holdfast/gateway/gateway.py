@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from holdfast import errors
+from holdfast import errors, safe_text
 from holdfast.agent import commands
 from holdfast.gateway import gateway_context, inbound, metrics, outbox, router, routes, runtimes
 from holdfast.gateway import platform as gateway_platform
@@ -32,6 +32,8 @@ READY_SECONDS = 20.0
 """The seconds after which the gateway is ready without the platforms that have not connected."""
 CANCEL_SECONDS = 10.0
 """The seconds after which a task that did not end is cancelled again."""
+MAX_ERROR = 300
+"""The longest text of an error in the log, in columns."""
 DRAIN_SECONDS = 5.0
 """How long due messages are still sent when a gateway stops."""
 
@@ -58,6 +60,8 @@ class Gateway:
         settings = settings or gateway_settings.GatewaySettings()
         self.metrics = meter or metrics.GatewayMetrics()
         self.platforms = {each.name: each for each in platforms}
+        self.connecting = set[str]()
+        """The platforms that `wait_ready` did not wait for."""
         self.grace = settings.grace
         self.senders = {
             name: outbox.Sender(
@@ -116,6 +120,7 @@ class Gateway:
                 async with asyncio.timeout(seconds):
                     await each.wait_ready()
             except TimeoutError:
+                self.connecting.add(name)
                 logger.warning("%s is not ready after %.0f s; the gateway continues without it", name, seconds)
 
         reporting = self.platforms.items()
@@ -175,11 +180,10 @@ class Gateway:
             try:
                 await platform.run(self.handler)
                 return
-            except Exception as error:
-                # The border to a platform.
+            except Exception as error:  # noqa: BLE001 -- the border to a platform
                 pause = MIN_RESTART if time.monotonic() - began > MAX_RESTART else pause
                 wait = max(pause, gateway_platform.requested_pause(error))
-                logger.exception("%s stopped receiving; restarting in %.0f s", platform.name, wait)
+                _log_failure(error, "%s stopped receiving; restarting in %.0f s", platform.name, wait)
             await asyncio.sleep(wait)
             pause = min(2 * pause, MAX_RESTART)
 
@@ -189,11 +193,18 @@ class Gateway:
             if not isinstance(platform, gateway_platform.ShowsCommands):
                 return True
             await platform.show_commands([each for each in commands.COMMANDS.values() if "chat" in each.places])
-        except Exception:
-            # The border to a platform: commands work although the platform does not list them.
-            logger.exception("%s failed to show the commands", platform.name)
+        except Exception as error:  # noqa: BLE001 -- the border to a platform; its list of commands is optional
+            _log_failure(error, "%s failed to show the commands", platform.name)
             return False
         return True
+
+
+def _log_failure(error: Exception, message: str, *arguments: object) -> None:
+    """Log an error of a platform. Only a probable defect has a traceback: services raise errors of their own."""
+    is_defect = type(error).__module__ == "builtins" and not isinstance(error, OSError)
+    text = safe_text.clip(" ".join(str(error).split()), MAX_ERROR)
+    shown = text if isinstance(error, errors.HoldfastError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    logger.warning(f"{message}: %s", *arguments, shown, exc_info=is_defect)
 
 
 async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
