@@ -17,11 +17,11 @@ import pytest
 
 from holdfast import AsyncSessionDB, config, errors, types
 from holdfast.app import gateway as app_gateway
-from holdfast.gateway import gateway, routes, settings
+from holdfast.gateway import gateway, platform, routes, settings
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import chat_adapters, gateways, platform_contract, platform_kills
+from tests.support import agents, chat_adapters, gateways, platform_contract, platform_kills
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.polling import until_async
 
@@ -134,6 +134,33 @@ async def test_wrong_credentials_are_logged_without_them(
         async with gateways.open_gateway(db, ScriptedModel(), platforms=[platform]):
             await until_async(lambda: problem in caplog.text)
     assert "another-secret" not in caplog.text + repr(platform)
+
+
+SILENT = {"telegram": "api_url", "slack": "api_url", "email": "smtp_port"}
+"""The setting of the address that files are sent to."""
+
+
+@pytest.mark.parametrize("chat", SILENT, indirect=True)
+async def test_slow_upload_is_ended_by_the_time_limit_of_the_gateway(chat: ChatAdapter) -> None:
+    """The gateway gives up slow files only if no client library ends the request before."""
+
+    async def ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async def send() -> None:
+        where, files = {"chat": chat.service.sender}, (gateways.outgoing_file("a.txt", "text/plain"),)
+        async with asyncio.timeout(platform.SEND_SECONDS):
+            await loaded.send(gateways.delivery("", platform=chat.name, address=where, files=files))
+
+    async with await asyncio.start_server(ignore, "127.0.0.1", 0) as silent:
+        setting, port = SILENT[chat.name], silent.sockets[0].getsockname()[1]
+        chat.service.address[setting] = port if setting == "smtp_port" else f"http://127.0.0.1:{port}/"
+        loaded = chat.load()
+        with pytest.raises(TimeoutError):
+            await agents.LoopClock().finish(send(), within=2 * platform.SEND_SECONDS)
+        if isinstance(loaded, platform.HasConnections):
+            await loaded.close()
 
 
 # --- settings -------------------------------------------------------------------------------------------------
