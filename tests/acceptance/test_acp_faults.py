@@ -24,12 +24,6 @@ def stored_texts(home: Path, session: str, role: str = "user") -> list[str]:
         return [content_parts.text(each.content) for each in db.transcript(session) if each.role == role]
 
 
-def disable_review(home: Path) -> None:
-    """Write settings without memory review, so that the model gets no other requests."""
-    (home / "data").mkdir()
-    (home / "data" / "config.toml").write_text("[memory]\nreview = false\n")
-
-
 async def start_command(made: editor.ProcessEditor, session: str) -> tuple[asyncio.Future[Any], int]:
     """Start a turn whose command runs; return the future of its response and the process id."""
     file = made.home / "pid"
@@ -66,31 +60,6 @@ async def test_editor_killed_in_a_turn_leaves_no_process_and_loses_no_message(tm
         assert await second.prompt(session, HELLO) == "end_turn"
 
 
-async def test_agent_killed_in_a_turn_loses_no_message(tmp_path: Path) -> None:
-    disable_review(tmp_path)
-    answers = (
-        provider_process.reply("First."),
-        provider_process.hanging_reply("Once ", "upon "),
-        provider_process.reply("Again."),
-    )
-    with provider_process.serve(*answers) as played:
-        async with editor.open_editor(tmp_path, env=played.env) as first:
-            session = await first.new(str(tmp_path))
-            assert await first.prompt(session, HELLO) == "end_turn"
-            first.prompting(session, "Tell me a story")
-            await polling.until_async(lambda: "upon" in first.text())
-            first.process.send_signal(signal.SIGKILL)
-            await first.process.wait()
-        async with editor.open_editor(tmp_path, env=played.env) as second:
-            await second.load(session)
-            asked = second.text("user_message_chunk")
-            assert asked.index(HELLO) < asked.index("Tell me a story")
-            assert "First." in second.text()
-            assert await second.prompt(session, "Go on") == "end_turn"
-            assert second.text().endswith("Again.")
-    assert stored_texts(tmp_path, session) == [HELLO, "Tell me a story", "Go on"]
-
-
 async def test_agent_killed_in_a_tool_leaves_a_failed_call(tmp_path: Path) -> None:
     async with editor.open_editor(tmp_path) as first:
         session = await first.new(str(tmp_path))
@@ -107,14 +76,6 @@ async def test_agent_killed_in_a_tool_leaves_a_failed_call(tmp_path: Path) -> No
         (stored,) = (each for each in db.context(session) if each.role == "tool")
         assert "ended before it finished" in content_parts.text(stored.content)
     await polling.until_async(lambda: not alive(child))
-
-
-async def test_end_of_input_stops_the_turn_and_the_program(tmp_path: Path) -> None:
-    async with editor.open_editor(tmp_path) as made:
-        session = await made.new(str(tmp_path))
-        _, child = await start_command(made, session)
-    await polling.until_async(lambda: not alive(child))
-    assert len(stored_texts(tmp_path, session)) == 1
 
 
 async def test_sigterm_ends_the_program_and_keeps_the_partial_answer(tmp_path: Path) -> None:

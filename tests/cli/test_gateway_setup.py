@@ -6,9 +6,10 @@ import asyncio
 import json
 import signal
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ model = 'offline'  # no key
 steps = 9
 """
 WRONG = "123456:wrong"
+ENTER, INTERRUPT = "\n", "\x03"
+"""Steps that enter an empty line, and send SIGINT."""
 INVALID_SENDER = {"telegram": "@ann", "discord": "ann", "slack": "@ann", "email": "Ann@Example.org"}
 QUIET = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
 """discord.py imports a deprecated module."""
@@ -45,20 +48,39 @@ def settings_of(name: str, service: Service) -> str:
     return SETTINGS.format(name=name, address=lines)
 
 
-async def in_terminal(
-    home: Path, *words: str, use: Callable[[pty_terminal.Terminal], None], **env: str
+async def run_setup(
+    home: Path, *words: str, steps: Iterable[tuple[str, str]], code: int = 0, **env: str
 ) -> pty_terminal.Terminal:
-    """Use the program on a terminal, while the services of this event loop answer."""
+    """Answer the questions of the setup on a terminal, while the services of this event loop answer.
+
+    A step is a text to wait for and the line to enter then, if any. The setup must end with an exit code.
+    """
+    options: dict[str, Any] = {"columns": 200, "env": {**QUIET, **env}}
 
     def run() -> pty_terminal.Terminal:
-        with pty_terminal.open_terminal(
-            home, "gateway", "setup", *words, columns=200, env={**QUIET, **env}
-        ) as terminal:
-            use(terminal)
-            terminal.end()
+        with pty_terminal.open_terminal(home, "gateway", "setup", *words, **options) as terminal:
+            for shown, line in steps:
+                terminal.wait_for(shown)
+                if line == INTERRUPT:
+                    terminal.process.send_signal(signal.SIGINT)
+                elif line:
+                    terminal.type("\r" if line == ENTER else f"{line}\r")
+            assert terminal.end() == code
             return terminal
 
     return await asyncio.to_thread(run)
+
+
+def answer_fields(name: str, service: Service, secrets: Mapping[str, str], hint: str) -> Iterator[tuple[str, str]]:
+    """Yield the steps for the fields of a platform: keep the address, and enter these secrets."""
+    for field in plugins.load_guide(name).fields:
+        if field.variable:
+            removal = "" if field.required else ", - removes it" if hint else " (optional)"
+            question = f"{field.label}{hint}{removal}{')' * bool(hint)}: "
+        else:
+            removal = "" if field.required else " (optional, - removes it)"
+            question = f"{field.label}{removal} [{service.address[field.setting]}]: "
+        yield question, secrets.get(field.setting, ENTER)
 
 
 @pytest.mark.parametrize("name", ["telegram", "discord", "slack", "email"])
@@ -70,39 +92,24 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
         variables, kept = file.with_name("gateway.env"), tmp_path / "kept.env"
         kept.touch(0o600)
         variables.symlink_to(kept)
-        fields = plugins.load_guide(name).fields
-
-        def answer(terminal: pty_terminal.Terminal, secrets: Mapping[str, str], hint: str) -> None:
-            for field in fields:
-                if field.variable:
-                    removal = "" if field.required else ", - removes it" if hint else " (optional)"
-                    terminal.wait_for(f"{field.label}{hint}{removal}{')' * bool(hint)}: ")
-                else:
-                    removal = "" if field.required else " (optional, - removes it)"
-                    terminal.wait_for(f"{field.label}{removal} [{service.address[field.setting]}]: ")
-                terminal.type(f"{secrets.get(field.setting, '')}\r")
-
-        def use(terminal: pty_terminal.Terminal) -> None:
-            answer(terminal, dict.fromkeys(service.secrets, WRONG), "")
-            terminal.wait_for("problem: ")
-            terminal.wait_for("[retry]: ")
-            terminal.type("\r")
-            answer(terminal, service.secrets, " (Enter keeps the current value")
-            terminal.wait_for(f"{name}: connected as {service.account}")
-            terminal.wait_for("pair later): ")
-            terminal.type(f"{INVALID_SENDER[name]}\r")
-            terminal.wait_for(f"This is not a sender id of {name}. ")
-            terminal.wait_for("pair later): ")
-            terminal.type(f"{service.sender}\r")
-
-        terminal = await in_terminal(tmp_path, name, use=use)
-        assert terminal.process.returncode == 0
+        steps = [
+            *answer_fields(name, service, dict.fromkeys(service.secrets, WRONG), ""),
+            ("problem: ", ""),
+            ("[retry]: ", ENTER),
+            *answer_fields(name, service, service.secrets, " (Enter keeps the current value"),
+            (f"{name}: connected as {service.account}", ""),
+            ("pair later): ", INVALID_SENDER[name]),
+            (f"This is not a sender id of {name}. ", ""),
+            ("pair later): ", service.sender),
+        ]
+        terminal = await run_setup(tmp_path, name, steps=steps)
         assert f"A test message was sent to {service.sender}." in terminal.shown
         assert any("The setup works" in text for text in service.server.texts())
         assert not any(secret in terminal.raw for secret in (*service.secrets.values(), WRONG))
 
         text = file.read_bytes().decode()
         head, separator, rest = settings_of(name, service).partition(" # the bot\n")
+        fields = plugins.load_guide(name).fields
         added = "".join(f'{each.setting} = "{each.variable}"\n' for each in fields if each.variable)
         assert text == f'{head}{separator}{added}{rest}\n[gateway.allow]\n{name} = ["{service.sender}"]\n'
         assert variables.is_symlink()
@@ -119,25 +126,16 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
         assert (done.code, "problem: " in done.out, "next: " in done.out) == (1, True, True)
 
 
-@pytest.mark.parametrize("quits", [False, True])
-async def test_cancelled_setup_writes_nothing(quits: bool, tmp_path: Path, configure: Configure) -> None:
+@pytest.mark.parametrize("steps", [[("optional): ", WRONG), ("[retry]: ", "quit\r")], [("optional): ", INTERRUPT)]])
+async def test_cancelled_setup_writes_nothing(
+    steps: list[tuple[str, str]], tmp_path: Path, configure: Configure
+) -> None:
+    """The line `quit` is followed by another one, which would answer a further question."""
     async with open_service("slack") as service:
         file = configure(settings_of("slack", service))
         before = file.read_bytes()
-
-        def use(terminal: pty_terminal.Terminal) -> None:
-            terminal.wait_for("xoxb-...): ")
-            terminal.type(f"{service.secrets['bot_token_env']}\r")
-            terminal.wait_for("xapp-...) (optional): ")
-            if quits:
-                terminal.type(f"{WRONG}\r")
-                terminal.wait_for("[retry]: ")
-                terminal.type("quit\r\r")  # The second would answer a further question.
-            else:
-                terminal.process.send_signal(signal.SIGINT)
-
-        terminal = await in_terminal(tmp_path, "slack", use=use)
-        assert terminal.process.returncode == 130
+        token = service.secrets["bot_token_env"]
+        await run_setup(tmp_path, "slack", steps=[("xoxb-...): ", token), *steps], code=130)
         assert file.read_bytes() == before
         assert [each.name for each in file.parent.iterdir()] == ["config.toml"]
 
@@ -146,20 +144,14 @@ async def test_sender_whose_test_message_is_refused_is_asked_for_again(tmp_path:
     async with open_service("telegram") as service:
         file = configure(settings_of("telegram", service))
         service.server.failures["sendMessage"].append(telegram_server.BotError(400, "Bad Request: chat not found"))
-
-        def use(terminal: pty_terminal.Terminal) -> None:
-            for shown, typed in [
-                ("Token: ", f"{service.secrets['token_env']}\r"),
-                ("pair later): ", "43\r"),
-                ("The test message was not sent: ", ""),
-                ("write to the bot first and enter the id again.", ""),
-                ("pair later): ", "\r"),
-            ]:
-                terminal.wait_for(shown)
-                terminal.type(typed)
-
-        terminal = await in_terminal(tmp_path, "telegram", use=use)
-        assert terminal.process.returncode == 0
+        steps = [
+            ("Token: ", service.secrets["token_env"]),
+            ("pair later): ", "43"),
+            ("The test message was not sent: ", ""),
+            ("write to the bot first and enter the id again.", ""),
+            ("pair later): ", ENTER),
+        ]
+        await run_setup(tmp_path, "telegram", steps=steps)
         assert "token_env" in file.read_text()
         assert "[gateway.allow]" not in file.read_text()
 
@@ -168,64 +160,45 @@ async def test_hyphen_removes_an_optional_value_only(tmp_path: Path, configure: 
     file = configure(
         "[gateway.matrix]\nhomeserver = 'http://127.0.0.1:9'\ninvites = ['@ann:a.test']\ntoken_env = 'TOKEN'\n"
     )
-
-    def use(terminal: pty_terminal.Terminal) -> None:
-        for shown, typed in [
-            ("Homeserver [http://127.0.0.1:9]: ", "-"),
-            ("Access token: ", "syt_token"),
-            ("[retry]: ", "retry"),
-            ("Homeserver [-]: ", "http://127.0.0.1:9"),
-            ("Access token (Enter keeps the current value): ", ""),
-            ("[retry]: ", "save"),
-            ("pair later): ", ""),
-            ("invite the bot (optional, - removes it) [@ann:a.test]: ", "-"),
-        ]:
-            terminal.wait_for(shown)
-            terminal.type(f"{typed}\r")
-
-    terminal = await in_terminal(tmp_path, "matrix", use=use)
-    assert terminal.process.returncode == 0
-    assert "`homeserver` must be a URL" in terminal.shown
-    assert "save to save the settings anyway" in terminal.shown
+    steps = [
+        ("Homeserver [http://127.0.0.1:9]: ", "-"),
+        ("Access token: ", "syt_token"),
+        ("`homeserver` must be a URL", ""),
+        ("save to save the settings anyway", ""),
+        ("[retry]: ", "retry"),
+        ("Homeserver [-]: ", "http://127.0.0.1:9"),
+        ("Access token (Enter keeps the current value): ", ENTER),
+        ("[retry]: ", "save"),
+        ("pair later): ", ENTER),
+        ("invite the bot (optional, - removes it) [@ann:a.test]: ", "-"),
+    ]
+    await run_setup(tmp_path, "matrix", steps=steps)
     assert file.read_text() == "[gateway.matrix]\nhomeserver = 'http://127.0.0.1:9'\ntoken_env = 'TOKEN'\n"
 
 
 async def test_settings_can_be_saved_although_the_service_is_unreachable(tmp_path: Path, configure: Configure) -> None:
     async with open_service("telegram") as service:
-        file = configure(settings_of("telegram", service))
-
-    def use(terminal: pty_terminal.Terminal) -> None:
-        for shown, typed in [
-            ("Token (Enter keeps the current value): ", service.secrets["token_env"]),
-            ("next: Check the network and `api_url`", ""),
-            ("[retry]: ", "save\r"),
-            ("pair later): ", "*\r"),
-            ("must be the id that the platform assigns", ""),
-            ("pair later): ", "42\r"),
-        ]:
-            terminal.wait_for(shown)
-            terminal.type(f"{typed}\r" if shown.startswith("Token") else typed)
-
-    terminal = await in_terminal(tmp_path, "telegram", use=use, TELEGRAM_TOKEN="1:other")
-    assert terminal.process.returncode == 0
+        file, token = configure(settings_of("telegram", service)), service.secrets["token_env"]
+    steps = [
+        ("Token (Enter keeps the current value): ", token),
+        ("next: Check the network and `api_url`", ""),
+        ("[retry]: ", "save"),
+        ("pair later): ", "*"),
+        ("must be the id that the platform assigns", ""),
+        ("pair later): ", "42"),
+    ]
+    terminal = await run_setup(tmp_path, "telegram", steps=steps, TELEGRAM_TOKEN="1:other")
     assert "The test message was not sent: Telegram: " in terminal.shown
     assert "TELEGRAM_TOKEN has another value in your environment" in terminal.shown
-    assert not any(secret in terminal.raw for secret in (service.secrets["token_env"], "1:other"))
+    assert not any(secret in terminal.raw for secret in (token, "1:other"))
     assert 'telegram = ["42"]' in file.read_text()
-    assert service.secrets["token_env"] in file.with_name("gateway.env").read_text()
+    assert token in file.with_name("gateway.env").read_text()
 
 
 async def test_platform_is_chosen_from_the_list_and_a_token_is_created(tmp_path: Path, home: Path) -> None:
-    def use(terminal: pty_terminal.Terminal) -> None:
-        terminal.wait_for("http      not configured")
-        terminal.wait_for("telegram  not configured")
-        terminal.wait_for("Platform: ")
-        terminal.type("http\r")
-        terminal.wait_for("Enter creates one): ")
-        terminal.type("\r")
-
-    terminal = await in_terminal(tmp_path, use=use)
-    assert terminal.process.returncode == 0
+    listed = [("http      not configured", ""), ("telegram  not configured", "")]
+    steps = [*listed, ("Platform: ", "http"), ("Enter creates one): ", ENTER)]
+    terminal = await run_setup(tmp_path, steps=steps)
     settings = config.load(cli_process.environment(tmp_path))
     assert settings.gateway.http.tokens == {"me": "HOLDFAST_HTTP_TOKEN"}
     (token,) = settings.secrets.values()

@@ -126,19 +126,6 @@ async def test_sent_file_is_attached_to_the_reply_also_after_a_crash(
     assert await read_files(sent) == [("report.csv", "text/csv", b"a,b\n")]
 
 
-async def test_file_is_sent_with_the_answer_to_a_notice(tmp_path: Path, db: AsyncSessionDB) -> None:
-    (tmp_path / "build.log").write_bytes(b"ok\n")
-    tools = [send.send_file(workspace.Workspace([str(tmp_path)]), db.blobs.put)]
-    model = ScriptedModel(["Hello!", send_reply("build.log"), "The build has ended."])
-    async with gateways.open_gateway(db, model, tools=tools) as (opened, chat):
-        found = await gateways.settle(db, chat, "Hi", key="1")
-        await db.mail.add_inbox_entry(found.conversation_id or "", "n1", "The build ended with 0.", kind="process")
-        opened.router.wake()
-        sent = (await chat.replies(2))[1:]
-        assert [(name, data) for name, _, data in await read_files(sent)] == [("build.log", b"ok\n")]
-    assert gateways.texts(sent) == ["The build has ended."]
-
-
 @pytest.mark.parametrize(
     ("path", "refusal"),
     [

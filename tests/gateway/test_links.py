@@ -62,24 +62,12 @@ async def open_linked(*args: Any, **given: Any) -> AsyncIterator[tuple[gateway.G
         yield opened, red, blue
 
 
-async def test_linked_chats_share_the_conversation_and_show_the_turns_of_each_other(db: AsyncSessionDB) -> None:
-    async with open_phones(db, poll=60.0) as (_, red, blue):
-        assert await red.ask("Hello") == "Reply 1."
-        assert (await red.link(blue)).startswith("Linked. This chat continues in: Hello")
-        await blue.ask("And from here")
-        assert texts(await red.replies(4))[2:] == ["You on blue: And from here", "Reply 2."]
-        await red.ask("Back again")
-        assert texts(await blue.replies(4))[2:] == ["You on red: Back again", "Reply 3."]
-        (head,) = await db.list_sessions()
-        assert (head.owner, head.last_seq) == ("red:local", 6)
-
-
 async def test_turn_is_copied_once_to_every_linked_chat(db: AsyncSessionDB) -> None:
     green, web = Phone("green"), Phone("http")
     async with open_phones(db, others=[green, web]) as (opened, red, blue):
         await red.ask("Hello")
         for other in (blue, green, web):
-            await red.link(other)
+            assert (await red.link(other)).startswith("Linked. This chat continues in: Hello")
         await red.ask("Again")
         for other in (blue, green):
             assert texts(await other.replies(3))[1:] == ["You on red: Again", "Reply 2."]
@@ -102,33 +90,24 @@ async def test_copy_of_a_repeated_turn_has_the_reply_of_the_earlier_attempt(db: 
         assert texts(await blue.replies(3))[1:] == ["You on red: Hello", "Reply 2."]
 
 
-async def test_link_off_separates_the_chat_at_once(db: AsyncSessionDB) -> None:
+@pytest.mark.parametrize("by", ["the chat", "the first chat", "an operator"])
+async def test_unlinked_chat_is_separated_at_once_and_the_first_keeps_its_conversation(
+    by: str, db: AsyncSessionDB
+) -> None:
     async with open_linked(db) as (_, red, blue):
-        assert await blue.ask("/link off") == commands.UNLINKED
-        assert await blue.ask("/link off") == commands.NOT_LINKED
-        assert "Hello" not in await blue.ask("/sessions")
+        match by:
+            case "the chat":
+                assert await blue.ask("/link off") == commands.UNLINKED
+                assert await blue.ask("/link off") == commands.NOT_LINKED
+            case "the first chat":
+                assert await red.ask("/link off") == commands.UNLINKED_OTHERS
+            case _:  # The route of the chat still leads to the conversation.
+                await db.contacts.unlink("blue", "local")
         await blue.ask("On my own")
-        await red.ask("Alone")
-        assert [text for text in texts(red.sent) if "On my own" in text] == []
-        assert sorted(head.owner for head in await db.list_sessions()) == ["blue:local", "red:local"]
-
-
-async def test_chat_of_an_unlinked_sender_does_not_continue_the_conversation(db: AsyncSessionDB) -> None:
-    """An operator removes the link while the route still leads to the conversation."""
-    async with open_linked(db) as (_, _, blue):
-        await db.contacts.unlink("blue", "local")
-        await blue.ask("Who am I?")
-        (settled,) = await wait_settled(db, str(blue.count), platform="blue")
-        conversation = await db.conversation(settled.conversation_id or "")
-        assert (conversation.owner, conversation.last_seq) == ("blue:local", 2)
-
-
-async def test_first_chat_ends_the_links_to_it_and_keeps_its_conversation(db: AsyncSessionDB) -> None:
-    async with open_linked(db) as (_, red, blue):
-        assert await red.ask("/link off") == commands.UNLINKED_OTHERS
+        assert "Hello" not in await blue.ask("/sessions")
         await red.ask("Still here")
-        await blue.ask("Who am I?")
-        assert await db.contacts.links() == []
+        assert [text for text in texts(red.sent) if "On my own" in text] == []
+        assert {each.platform for each in await db.contacts.links()} <= {"red"}
         assert {head.owner: head.last_seq for head in await db.list_sessions()} == {"red:local": 4, "blue:local": 2}
 
 
@@ -355,22 +334,15 @@ async def test_groups_cannot_be_linked_and_do_not_use_a_link(line: str, db: Asyn
         assert "Hello" not in await blue.ask("/sessions", **group)
 
 
-async def test_code_that_a_group_has_read_is_revoked(db: AsyncSessionDB) -> None:
+async def test_code_that_a_group_has_read_is_revoked_and_a_wrong_one_changes_nothing(db: AsyncSessionDB) -> None:
     async with open_phones(db) as (_, red, blue):
         await red.ask("Hello")
+        await blue.ask("Mine")
         code = find_code(await red.ask("/link"))
         answered = await red.ask(f"/link {code}", chat="choir", kind="group")
         assert answered == f"{commands.DIRECT_ONLY}\n{commands.CODE_REVOKED}"
         assert await blue.ask(f"/link {code}") == "The code is wrong, used or too old. Get a new one."
-        assert [each.sender for each in await db.contacts.links() if each.platform == "blue"] == []
-
-
-async def test_wrong_code_changes_nothing(db: AsyncSessionDB) -> None:
-    async with open_phones(db) as (_, red, blue):
-        await red.ask("Hello")
-        await blue.ask("Mine")
-        assert await blue.ask("/link AAAAAAAA") == "The code is wrong, used or too old. Get a new one."
-        assert await db.contacts.links() == []
+        assert {each.platform for each in await db.contacts.links()} == {"red"}
         await blue.ask("Still mine")
         assert {head.last_seq for head in await db.list_sessions()} == {2, 4}
 

@@ -32,19 +32,6 @@ async def test_notice_is_answered_in_the_chat_of_its_conversation(db: AsyncSessi
     assert [role for role, _ in shape(await db.transcript(here))] == ["user", "assistant"] * 2
 
 
-async def test_memory_note_is_shown_in_the_chat_during_the_turn(db: AsyncSessionDB) -> None:
-    gate, noted = Gate(), calls("memory", memory='{"action": "remember", "text": "Likes tea."}')
-    model = ScriptedModel([noted, calls("wait"), "Good."])
-    async with open_gateway(db, model, remembers=True, tools=[tool("wait", gate)]) as (_, chat):
-        await chat.say("Hi", key="1", **ANN)
-        await gate.reached.wait()
-        (notice,) = await chat.replies(1)
-        gate.go.set()
-        _, reply = await chat.replies(2)
-    assert notice.text == "Added to memory: [1] Likes tea. (/memory forget 1 removes it.)"
-    assert (notice.kind, reply.kind, reply.text) == ("notice", "reply", "Good.")
-
-
 async def test_notice_does_not_interrupt_a_turn_and_precedes_the_next_message(db: AsyncSessionDB) -> None:
     gate, model = Gate(), ScriptedModel(["Hello!", calls("wait"), "Waited.", "Noted.", "And next."])
     interrupt = settings.GatewaySettings(busy="interrupt")

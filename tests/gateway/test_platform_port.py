@@ -13,12 +13,10 @@ import pytest
 from holdfast import AsyncSessionDB, config, errors, events, types
 from holdfast.gateway import gateway, gateway_context, inbound, outbox, platform, routes, turn_progress, worker
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms import plugins, slack
-from holdfast.gateway.platforms.telegram import bot
+from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
 from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import (
-    HeldModel,
     intercept,
     new_inbound,
     open_gateway,
@@ -37,14 +35,14 @@ class Chatty(MemoryPlatform):
 
     def __init__(self, context: platform.PlatformContext | None = None) -> None:
         super().__init__(context.name if context else "loopback")
-        self.context, self.edits, self.deleted = context, list[tuple[str, str]](), list[str]()
+        self.context, self.deleted = context, list[str]()
         self.questions: list[tuple[platform.Delivery, platform.ApprovalQuestion]] = []
 
     draft_seconds = 0.01
     pace = platform.Pace()
 
     async def edit_draft(self, address: dict[str, Any], draft: str, text: str) -> None:
-        self.edits.append((draft, text))
+        pass
 
     async def delete_draft(self, address: dict[str, Any], draft: str) -> None:
         self.deleted.append(draft)
@@ -80,13 +78,12 @@ def test_platform_is_loaded_by_entry_point_with_its_settings_table() -> None:
     (found,) = plugins.load(said.platforms, {"CHATTY_TOKEN": "secret", "OTHER": "x"})
     assert isinstance(found, Chatty)
     assert found.context == ("chatty", table, {"CHATTY_TOKEN": "secret"})
-    for wanted, message in (
-        (said.platforms, "CHATTY_TOKEN is not set"),
-        ({"chatty": {}}, r"gateway\.chatty: `token_env` is required"),
-        ({"other": {}}, "found none"),
-    ):
-        with pytest.raises(errors.SettingInvalid, match=message):
-            plugins.load(wanted, {})
+    with pytest.raises(errors.SettingInvalid, match="CHATTY_TOKEN is not set"):
+        plugins.load(said.platforms, {})
+    with pytest.raises(errors.SettingInvalid, match=r"gateway\.chatty: `token_env` is required"):
+        plugins.load({"chatty": {}}, {})
+    with pytest.raises(errors.SettingInvalid, match="found none"):
+        plugins.load({"other": {}}, {})
     with pytest.raises(errors.SettingInvalid, match="htpp"):
         config.validate({"gateway": {"htpp": {}}})
 
@@ -148,12 +145,6 @@ async def test_unreachable_platform_delays_no_other_and_shows_its_commands_later
         await settle(db, near, "Hi", key="1")
         await until_async(lambda: far.handler is not None)
     assert far.listed == 1
-
-
-def test_servers_of_platforms_have_distinct_default_ports() -> None:
-    webhook = bot.TelegramSettings(token_env="T").webhook_port
-    ports = [gateway_settings.Http().port, webhook, slack.SlackSettings(bot_token_env="T").port]
-    assert len(set(ports)) == len(ports)
 
 
 class Closing(MemoryPlatform):
@@ -220,23 +211,6 @@ async def test_reply_is_stored_after_a_draft_that_is_being_stored(db: AsyncSessi
         assert await outbox.find_draft(db, waits.id) is not None
 
 
-async def test_draft_is_replaced_by_the_reply_of_another_process(db: AsyncSessionDB) -> None:
-    chat = Chatty()
-    async with open_gateway(db, HeldModel("Hello there!"), platforms=[chat]):
-        await chat.say("Hi", key="1")
-        (draft,) = await chat.replies(1)
-        await until_async(lambda: chat.edits)
-    async with open_gateway(db, ScriptedModel(["Hello there!"]), platforms=[chat]):
-        await wait_settled(db, "1")
-        await wait_sent(db)
-    _, reply = chat.sent
-    sent = f"loopback-{draft.id}"
-    assert (draft.text, draft.is_draft, draft.draft) == (outbox.DRAFT_TEXT, True, None)
-    assert {each for each, _ in chat.edits} == {sent}
-    assert all("Hello there!".startswith(text.strip()) for _, text in chat.edits)
-    assert (reply.text, reply.is_draft, reply.draft, chat.deleted) == ("Hello there!", False, sent, [])
-
-
 class Refusing(Chatty):
     """A platform that accepts no files."""
 
@@ -271,14 +245,8 @@ async def test_notice_about_a_refused_file_follows_the_text_or_the_deletion_of_t
     draft = await outbox.post_draft(db, to, found.id)
     assert draft is not None
     await db.mail.mark_delivered(draft.id, "draft-1")
-    file = types.NewOutgoing(
-        platform=to.platform,
-        chat=to.chat,
-        address=to.address,
-        text=text,
-        attachments=[blob.digest],
-        file_names={blob.digest: "a.csv"},
-    )
+    place = {"platform": to.platform, "chat": to.chat, "address": to.address}
+    file = types.NewOutgoing(text=text, attachments=[blob.digest], file_names={blob.digest: "a.csv"}, **place)
     await db.mail.settle_inbound(None, found.id, "answered", outgoing=[file])
     async with open_gateway(db, ScriptedModel(), platforms=[chat]):
         await wait_sent(db)
@@ -327,11 +295,8 @@ async def test_waiting_message_is_replaced_by_its_edit(
 async def test_quoted_message_reaches_the_model_and_settled_ones_cannot_be_deleted(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["One.", "Two."])
     async with open_gateway(db, model) as (opened, chat):
-        await chat.say("The boats leave at nine", key="1", name="Ann")
-        await chat.replies(1)
-        await chat.say("Which ones?", key="2", reply_to="1")
-        await chat.replies(2)
-        await wait_settled(db, "1", "2")
+        await settle(db, chat, "The boats leave at nine", key="1", name="Ann")
+        await settle(db, chat, "Which ones?", key="2", reply_to="1")
         assert not await opened.handler.delete("loopback", "1")
         assert not await opened.handler.delete("loopback", "unknown")
     sent = str(model.requests[-1].messages[-1].content)

@@ -70,17 +70,13 @@ async def test_questions_are_numbered_across_turns_and_processes(db: AsyncSessio
         await chat.replies(4)
         # An answer to the first question is no answer to the second.
         await settle(db, chat, "/approve 1", key="4")
-    assert [each.text.partition(":")[0] for each in chat.sent if each.kind == "question"] == [
-        "Question 1",
-        "Question 2",
-    ]
+    asked = [each.text.partition(":")[0] for each in chat.sent if each.kind == "question"]
+    assert asked == ["Question 1", "Question 2"]
     assert any(each.startswith("No approval 1 is pending.") for each in texts(chat.sent))
-    async with open_gateway(db, ScriptedModel([shell_reply("make two", "c9"), "Done."]), tools=[shell.tool]) as (
-        opened,
-        chat,
-    ):
-        (asked,) = await chat.replies(1)
-        assert asked.text.startswith("Question 3:")
+    model = ScriptedModel([shell_reply("make two", "c9"), "Done."])
+    async with open_gateway(db, model, tools=[shell.tool]) as (opened, chat):
+        (repeated,) = await chat.replies(1)
+        assert repeated.text.startswith("Question 3:")
         await settle(db, chat, "/approve 2", key="5")
         assert shell.ran == []
         await chat.say("/approve 3", key="6")
@@ -112,11 +108,8 @@ async def test_answer_must_name_its_question_if_several_are_pending(db: AsyncSes
         await chat.say("/deny 1 enough", key="9")
         await wait_settled(db, "1", "8", "9")
         await wait_idle(opened, db)
-    assert [each.partition(".")[0] for each in refused] == [
-        "Several approvals are pending",
-        "Several approvals are pending",
-        "No approval 7 is pending",
-    ]
+    problems = ["Several approvals are pending"] * 2 + ["No approval 7 is pending"]
+    assert [each.partition(".")[0] for each in refused] == problems
     listed = [f"{number}  Run {command}." for number, command in enumerate(commands, 1)]
     assert all(each.splitlines()[1:] == listed for each in refused)
     assert shell.ran == commands[1:]
@@ -155,9 +148,8 @@ async def test_question_is_for_the_sender_of_its_turn_or_an_admin(
         turn, _ = await db.mail.add_inbound(new_inbound("1", "?", platform=platform, route=where, sender=sender))
         turn_id = turn.id
     for sender, expected in (("bob", wanted), ("root", True)):
-        answer, _ = await db.mail.add_inbound(
-            new_inbound(f"a-{sender}", "/approve", platform="far", route=route, sender=sender)
-        )
+        new = new_inbound(f"a-{sender}", "/approve", platform="far", route=route, sender=sender)
+        answer, _ = await db.mail.add_inbound(new)
         assert await questions._may_answer(context, answer, turn_id) is expected
 
 

@@ -129,11 +129,8 @@ class DiscordServer:
 
     def sent(self, channel: int = DM) -> list[dict[str, Any]]:
         """Return the bot's messages in a channel."""
-        return [
-            each
-            for each in self.messages.values()
-            if each["channel_id"] == str(channel) and each["author"]["id"] == str(BOT)
-        ]
+        wanted = (str(channel), str(BOT))
+        return [each for each in self.messages.values() if (each["channel_id"], each["author"]["id"]) == wanted]
 
     def texts(self, channel: int = DM) -> list[str]:
         return [each["content"] for each in self.sent(channel)]
@@ -205,17 +202,9 @@ class DiscordServer:
         session = f"session-{self.identified}"
         guild = {"id": str(GUILD), "name": "Harbour", "owner_id": str(ANN), "member_count": 2, "roles": []}
         guild |= {"channels": [CHANNELS[CHANNEL]], "threads": [], "members": [], "emojis": [], "features": []}
-        ready = {
-            "v": 10,
-            "user": user(BOT),
-            "guilds": [{"id": str(GUILD), "unavailable": True}],
-            "private_channels": [],
-        }
-        ready |= {
-            "session_id": session,
-            "resume_gateway_url": self.gateway_url,
-            "application": {"id": str(BOT), "flags": 0},
-        }
+        ready = {"v": 10, "user": user(BOT), "guilds": [{"id": str(GUILD), "unavailable": True}]}
+        ready |= {"private_channels": [], "session_id": session, "resume_gateway_url": self.gateway_url}
+        ready |= {"application": {"id": str(BOT), "flags": 0}}
         events = [{"op": 0, "t": "READY", "s": 1, "d": ready}, {"op": 0, "t": "GUILD_CREATE", "s": 2, "d": guild}]
         events = events if intents & GUILDS else events[:1]
         self._write(socket, *events)
@@ -261,19 +250,13 @@ class DiscordServer:
 
     def _account(self) -> dict[str, Any]:
         """Return the resources of the bot, by path."""
-        app = {
-            "id": str(BOT),
-            "name": "Holdfast",
-            "icon": None,
-            "description": "",
-            "bot_public": False,
-            "owner": user(ANN),
-        }
+        app = {"id": str(BOT), "name": "Holdfast", "icon": None, "description": "", "owner": user(ANN)}
+        app |= {"bot_public": False, "bot_require_code_grant": False, "verify_key": "", "flags": self.flags}
         limits = {"total": 9, "remaining": 9, "reset_after": 0, "max_concurrency": 1}
         return {
             "/users/@me": user(BOT),
             "/users/@me/guilds": self.guilds,
-            "/oauth2/applications/@me": {**app, "bot_require_code_grant": False, "verify_key": "", "flags": self.flags},
+            "/oauth2/applications/@me": app,
             "/gateway/bot": {"url": self.gateway_url, "shards": 1, "session_start_limit": limits},
         }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -17,7 +16,7 @@ from starlette import applications, requests, responses, routing, websockets
 
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import slack
-from holdfast.gateway.platforms.http.server import HttpServer
+from holdfast.gateway.platforms.http import server
 from tests.support.polling import until_async
 
 BOT, BOT_TOKEN, APP_TOKEN, SECRET = "UBOT", "xoxb-1-bot", "xapp-1-app", "signing-secret"
@@ -56,20 +55,17 @@ class SlackServer:
             routing.Route("/files/{name}", self._file),
             routing.WebSocketRoute("/link", self._link),
         ]
-        listening = socket.create_server(("127.0.0.1", 0))
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for a known protocol.
+        listening = server.bind("127.0.0.1", 0, has_tokens=False)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            applications.Starlette(routes=routes), ws="websockets-sansio", lifespan="off", log_config=None
-        )
-        config.timeout_graceful_shutdown = 1
-        server = HttpServer(config)
-        task = asyncio.create_task(server.serve([listening]))
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "timeout_graceful_shutdown": 1}
+        app = applications.Starlette(routes=routes)
+        running = server.HttpServer(uvicorn.Config(app, ws="websockets-sansio", **options))
+        task = asyncio.create_task(running.serve([listening]))
         try:
-            await until_async(lambda: server.started)
+            await until_async(lambda: running.started)
             yield self
         finally:
-            server.should_exit = True
+            running.should_exit = True
             await task
             listening.close()
 

@@ -6,8 +6,8 @@ It delivers the requested types of updates only, to one poll at a time and only 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
-import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -42,16 +42,15 @@ class _Markup(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.visible, self.open, self.links = "", list[str](), list[str]()
+        self.visible, self.open = "", list[str]()
         self.feed(text)
         self.close()
         if self.open:
             self.fail()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, _: list[tuple[str, str | None]]) -> None:
         if tag not in TAGS or (tag in self.open and tag in ("a", "blockquote", "pre")):
             self.fail()
-        self.links += [value or "" for name, value in attrs if name == "href"]
         self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -65,12 +64,12 @@ class _Markup(HTMLParser):
         raise BotError(400, "Bad Request: can't parse entities")
 
 
-def parse_markup(text: str, limit: int = 4_096) -> _Markup:
-    """Return the visible text and the links of a message. Raises BotError if Telegram would refuse it."""
-    found = _Markup(text)
-    if not found.visible.strip():
+def visible_text(text: str, limit: int = 4_096) -> str:
+    """Return the visible text of a message. Raises BotError if Telegram would refuse it."""
+    found = _Markup(text).visible
+    if not found.strip():
         raise BotError(400, "Bad Request: message text is empty")
-    if len(found.visible.encode("utf-16-le")) // 2 > limit:
+    if len(found.encode("utf-16-le")) // 2 > limit:
         raise BotError(400, "Bad Request: message is too long")
     return found
 
@@ -89,8 +88,8 @@ class BotApi:
         self.files: dict[str, bytes] = {}
         self.webhook = ""
         """The address of the registered webhook."""
-        self.failures: dict[str, list[Exception | Response | asyncio.Event]] = defaultdict(list)
-        """The next outcomes by method. A Response replaces that of a request that took effect; an Event delays it."""
+        self.failures: dict[str, list[Exception | Response]] = defaultdict(list)
+        """The next outcomes by method. A Response replaces that of a request that took effect."""
         self._changed, self._closed, self._polls = asyncio.Condition(), False, 0
         self._allowed: list[str] | None = None
         """The types of updates that the bot requested."""
@@ -123,10 +122,7 @@ class BotApi:
 
     def texts(self, chat: int = 42) -> list[str]:
         """Return the visible texts of the bot's messages in a chat."""
-        return [each.get("text") or each.get("caption", "") for each in self._of(chat)]
-
-    def _of(self, chat: int) -> list[dict[str, Any]]:
-        return [each for each in self.messages.values() if each["chat"]["id"] == chat]
+        return [each.get("text", "") for each in self.messages.values() if each["chat"]["id"] == chat]
 
     def called(self, method: str) -> list[dict[str, Any]]:
         return [given for name, given in self.calls if name == method]
@@ -147,8 +143,6 @@ class BotApi:
             result = await getattr(self, f"do_{method.lower()}")(given)
         except BotError as error:
             return error.response
-        if isinstance(failure, asyncio.Event):
-            await failure.wait()
         return failure if isinstance(failure, Response) else JSONResponse({"ok": True, "result": result})
 
     async def download(self, request: Request) -> Response:
@@ -195,10 +189,10 @@ class BotApi:
             self._changed.notify_all()
 
     async def do_sendmessage(self, given: dict[str, Any]) -> Any:
-        return self._add(given, text=parse_markup(given["text"]).visible)
+        return self._add(given, text=visible_text(given["text"]))
 
     async def do_editmessagetext(self, given: dict[str, Any]) -> Any:
-        message, text = self.messages.get(given["message_id"]), parse_markup(given["text"]).visible
+        message, text = self.messages.get(given["message_id"]), visible_text(given["text"])
         if message is None:
             raise BotError(400, "Bad Request: message to edit not found")
         if message["text"] == text:
@@ -207,26 +201,13 @@ class BotApi:
         return message
 
     async def do_editmessagereplymarkup(self, given: dict[str, Any]) -> Any:
-        message = self.messages[given["message_id"]]
-        del message["reply_markup"]
-        return message
+        del self.messages[given["message_id"]]["reply_markup"]
+        return self.messages[given["message_id"]]
 
     async def do_deletemessage(self, given: dict[str, Any]) -> Any:
         if self.messages.pop(given["message_id"], None) is None:
             raise BotError(400, "Bad Request: message to delete not found")
         return True
-
-    async def do_sendphoto(self, given: dict[str, Any]) -> Any:
-        return self._add_media(given, "photo")
-
-    async def do_senddocument(self, given: dict[str, Any]) -> Any:
-        return self._add_media(given, "document")
-
-    async def do_sendvoice(self, given: dict[str, Any]) -> Any:
-        return self._add_media(given, "voice")
-
-    async def do_sendaudio(self, given: dict[str, Any]) -> Any:
-        return self._add_media(given, "audio")
 
     async def do_getfile(self, given: dict[str, Any]) -> Any:
         if given["file_id"] not in self.files:
@@ -239,11 +220,15 @@ class BotApi:
 
     do_answercallbackquery = do_setmycommands = do_sendchataction = _accept
 
-    def _add_media(self, given: dict[str, Any], kind: str) -> Any:
+    async def _add_media(self, given: dict[str, Any], kind: str) -> Any:
         if not given[kind][1]:
             raise BotError(400, "Bad Request: file must be non-empty")
-        caption = parse_markup(given["caption"], 1_024).visible if given.get("caption") else ""
-        return self._add(given, caption=caption, sent=(kind, given[kind]))
+        return self._add(given, sent=(kind, given[kind]))
+
+    do_sendphoto = functools.partialmethod(_add_media, kind="photo")
+    do_senddocument = functools.partialmethod(_add_media, kind="document")
+    do_sendvoice = functools.partialmethod(_add_media, kind="voice")
+    do_sendaudio = functools.partialmethod(_add_media, kind="audio")
 
     def _add(self, given: dict[str, Any], sent: Any = None, **fields: Any) -> Any:
         number = next(self._numbers)
@@ -280,15 +265,9 @@ def entities_of(text: str) -> list[dict[str, Any]]:
 @asynccontextmanager
 async def serve() -> AsyncIterator[BotApi]:
     api = BotApi()
-    router = Router(
-        [
-            Route("/file/bot{token}/{path:path}", api.download),
-            Route("/bot{token}/{method}", api.handle, methods=["POST"]),
-        ]
-    )
-    listening = socket.create_server(("127.0.0.1", 0))
-    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio sets it only for a known protocol.
-    listening.setblocking(False)
+    methods = Route("/bot{token}/{method}", api.handle, methods=["POST"])
+    router = Router([Route("/file/bot{token}/{path:path}", api.download), methods])
+    listening = server.bind("127.0.0.1", 0, has_tokens=False)
     api.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     async with server.serve(router, listening):
         try:

@@ -14,11 +14,9 @@ from typing import Any, cast
 import hypothesis
 import pytest
 from hypothesis import strategies
-from imapclient import exceptions
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import access, gateway, platform
-from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.email import inbound_mail, mail_text, outbound_mail, sender_checks
 from holdfast.model import ScriptedModel
 from tests.support import gateways, recording_handler, tls
@@ -75,7 +73,9 @@ def sender_of(headers: Iterable[tuple[str, str]], mailbox: inbound_mail.Mailbox 
 
 async def test_mail_is_answered_in_its_thread(mail_server: MailServer, db: AsyncSessionDB) -> None:
     mail = write("When is high water?", "Ann Ahoi <Ann@Example.org>", Subject="Re: AW: Boats")
-    async with open_answering(mail_server, db, ScriptedModel(["At **noon**. ![x](https://evil.test/x)"])):
+    async with open_answering(
+        mail_server, db, ScriptedModel(["At **noon**. ![x](https://e.test/x) <img src='//e.test/y'>"])
+    ):
         mail_server.deliver(mail)
     (reply,) = mail_server.sent
     inbound = await db.mail.inbound_by_key("email", f"{ANN} {mail['Message-ID']}")
@@ -112,13 +112,7 @@ async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, d
     assert one == two == three == four
     assert len({one, other, five}) == 3
     assert [each.replace("\r", "") for each in mail_server.texts(BEN)] == [f"re Five{history}"]
-    expected = [
-        "re Subject: Boats\n\nFour",
-        "re Subject: Boats\n\nOne",
-        "re Subject: Boats\n\nOther",
-        "re Three",
-        "re Two",
-    ]
+    expected = [*(f"re Subject: Boats\n\n{each}" for each in ("Four", "One", "Other")), "re Three", "re Two"]
     assert sorted(each.replace("\r", "") for each in mail_server.texts()) == expected
 
 
@@ -151,12 +145,6 @@ async def test_reply_in_a_group_goes_to_all_recipients(
     assert "the server refused 'cy@example.org' as a recipient: 550 'No such user'" in caplog.text
 
 
-async def test_mail_that_one_of_its_recipients_may_accept_later_is_retried(mail_server: MailServer) -> None:
-    mail_server.refused = {ANN: "550 No such user", BEN: "450 Mailbox busy"}
-    with pytest.raises(errors.SendFailed):
-        await mail_server.platform().send(delivery(address={"chat": ANN, "cc": [BEN]}))
-
-
 async def test_webhook_reply_begins_a_thread(mail_server: MailServer) -> None:
     chat = mail_server.platform()
     await chat.send(delivery("# The build ended\nwith 0.", address={"chat": ANN}))
@@ -169,17 +157,6 @@ async def test_webhook_reply_begins_a_thread(mail_server: MailServer) -> None:
 
 
 # --- receipt --------------------------------------------------------------------------------------------------
-
-
-async def test_mail_received_again_is_answered_once(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    # The mail is not read at first, then stored and not marked as read.
-    mail_server.lost_commands = ["UID FETCH 1 (BODY", "UID STORE", "UID STORE"]
-    async with open_answering(mail_server, db, ScriptedModel(["One.", "Two."])):
-        mail_server.deliver(mail := write("Hi"))
-        mail_server.deliver(mail)  # Another copy, for example by an alias.
-    assert mail_server.texts() == ["One."]
-    assert [each.text for each in await db.mail.inbound_with_prefix("email", ANN)] == ["Hi"]
-    assert mail_server.commands.count("LOGIN") == 4
 
 
 async def test_new_mail_ends_the_wait(mail_server: MailServer) -> None:
@@ -225,75 +202,51 @@ async def test_server_without_encryption_gets_no_password(mail_server: MailServe
     assert (len(report.problems), "LOGIN" in mail_server.commands) == (2, False)
 
 
-async def test_wrong_password_is_an_error_without_the_password(mail_server: MailServer) -> None:
-    wrong = plugins.load({"email": {**mail_server.settings(), "password_env": "WRONG"}}, {"WRONG": "wrong-secret"})[0]
-    with pytest.raises(exceptions.LoginError) as refused:
-        await wrong.run(cast("platform.Handler", recording_handler.RecordingHandler()))
-    with pytest.raises(errors.SendFailed, match="535") as failed:
-        await wrong.send(delivery())
-    assert "wrong-secret" not in f"{refused.value} {failed.value}"
-
-
 # --- senders --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("results", "is_authentic"),
     [
-        pytest.param([PASS], True, id="DMARC"),
-        pytest.param(
-            ["MX.Holdfast.TEST 1 (c);\r\n spf=fail; dmarc = pass (p=x) header.from=Example.org"], True, id="syntax"
-        ),
-        pytest.param([f"{AUTHSERV}; dkim=pass header.d=example.org"], True, id="DKIM"),
-        pytest.param([f"{AUTHSERV}; dkim=pass header.i=@example.org header.s=s"], True, id="DKIM identity"),
-        pytest.param(
-            [f"{AUTHSERV}; dmarc=none header.from=example.org; dkim=pass header.d=example.org"],
-            True,
-            id="no DMARC policy",
-        ),
-        pytest.param([f"{AUTHSERV}; dmarc=none header.from=example.org"], False, id="neither DMARC nor DKIM"),
-        pytest.param(
-            [f"{AUTHSERV}; dkim=fail header.d=a; dkim/1=pass header.d=example.org"], True, id="two signatures"
-        ),
-        pytest.param(["other.test; dmarc=fail", PASS], True, id="other server above"),
-        pytest.param([], False, id="none"),
-        pytest.param(["evil.test; dmarc=pass header.from=example.org"], False, id="other server"),
-        pytest.param([f"{AUTHSERV}.evil.test; dmarc=pass header.from=example.org"], False, id="longer name"),
-        pytest.param([f"{AUTHSERV}; dmarc=fail header.from=example.org", PASS], False, id="injected below"),
-        pytest.param([f"{AUTHSERV}; none", PASS], False, id="injected below no result"),
-        pytest.param([f"{AUTHSERV}; spf=pass (open", PASS], False, id="injected below unclosed comment"),
-        pytest.param([f"{AUTHSERV}; dmarc=pass header.from=evil.test"], False, id="other domain"),
-        pytest.param([f"{AUTHSERV}; dmarc=pass"], False, id="no domain"),
-        pytest.param([f"{AUTHSERV}; dmarc=fail; dkim=pass header.d=example.org"], False, id="DMARC decides"),
-        pytest.param([f"{AUTHSERV}; dmarc=pass header.from=example.org; dmarc=fail"], False, id="two DMARC results"),
-        pytest.param(
-            [f"{AUTHSERV}; dkim=pass header.d=evil.test; spf=pass smtp.mailfrom=a@example.org"], False, id="SPF"
-        ),
-        pytest.param([f"{AUTHSERV}; dkim=pass header.d=org"], False, id="parent domain"),
-        pytest.param([f"{AUTHSERV}; dkim=none (dkim=pass header.d=example.org)"], False, id="comment"),
-        pytest.param(
-            [f'{AUTHSERV}; spf=pass smtp.mailfrom="; dmarc=pass header.from=example.org;"@e.test'], False, id="quoted"
-        ),
-        pytest.param(
-            [f'{AUTHSERV}; spf=pass smtp.mailfrom="\\"; dmarc=pass header.from=example.org; \\""@e.test'],
-            False,
-            id="escaped quotation marks",
-        ),
-        pytest.param(
-            [f"{AUTHSERV}; dkim=pass header.d=example.org header.i=(@e.test; dmarc=fail header.from=example.org"],
-            False,
-            id="unclosed comment",
-        ),
-        pytest.param(
-            [f"{AUTHSERV}; spf=none =?utf-8?q?;_dmarc=3Dpass_header.from=3Dexample.org?="], False, id="encoded"
-        ),
-        pytest.param([f"{AUTHSERV} dmarc=pass header.from=example.org"], False, id="no separator"),
+        ("dmarc=pass header.from=example.org", True),
+        ("spf=fail; dmarc = pass (p=x) header.from=Example.org", True),
+        ("dkim=pass header.d=example.org", True),
+        ("dkim=pass header.i=@example.org header.s=s", True),
+        ("dmarc=none header.from=example.org; dkim=pass header.d=example.org", True),
+        ("dmarc=none header.from=example.org", False),
+        ("dkim=fail header.d=a; dkim/1=pass header.d=example.org", True),
+        ("dmarc=pass header.from=evil.test", False),
+        ("dmarc=pass", False),
+        ("dmarc=fail; dkim=pass header.d=example.org", False),
+        ("dmarc=pass header.from=example.org; dmarc=fail", False),
+        ("dkim=pass header.d=evil.test; spf=pass smtp.mailfrom=a@example.org", False),
+        ("dkim=pass header.d=org", False),
+        ("dkim=pass header.d=example.org header.i=(@e.test; dmarc=fail header.from=example.org", False),
+        ("spf=none =?utf-8?q?;_dmarc=3Dpass_header.from=3Dexample.org?=", False),
     ],
 )
-def test_sender_needs_the_result_of_the_receiving_server(results: list[str], is_authentic: bool) -> None:
-    headers = [*(("Authentication-Results", each) for each in results), ("From", ANN), ("To", AGENT)]
+def test_sender_needs_a_result_for_its_domain(results: str, is_authentic: bool) -> None:
+    headers = [("Authentication-Results", f"{AUTHSERV}; {results}"), ("From", ANN), ("To", AGENT)]
     assert (sender_of(headers) == ANN) is is_authentic
     assert sender_of(headers, UNCHECKED) == ANN
+
+
+@pytest.mark.parametrize(
+    ("results", "is_authentic"),
+    [
+        pytest.param([PASS.replace(AUTHSERV, "MX.Holdfast.TEST 1 (c)")], True, id="syntax"),
+        pytest.param(["other.test; dmarc=fail", PASS], True, id="other server above"),
+        pytest.param([], False, id="none"),
+        pytest.param([PASS.replace(AUTHSERV, "evil.test")], False, id="other server"),
+        pytest.param([PASS.replace(AUTHSERV, f"{AUTHSERV}.evil.test")], False, id="longer name"),
+        pytest.param([f"{AUTHSERV}; none", PASS], False, id="injected below"),
+        pytest.param([f"{AUTHSERV}; spf=pass (open", PASS], False, id="injected below unclosed comment"),
+        pytest.param([PASS.replace(";", "")], False, id="no separator"),
+    ],
+)
+def test_only_the_topmost_result_of_the_receiving_server_counts(results: list[str], is_authentic: bool) -> None:
+    headers = [*(("Authentication-Results", each) for each in results), ("From", ANN), ("To", AGENT)]
+    assert (sender_of(headers) == ANN) is is_authentic
 
 
 @hypothesis.given(strategies.text(strategies.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=60))
@@ -356,21 +309,14 @@ async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: Mai
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Auto-Submitted": "auto-replied"},
         {"Auto-Submitted": "auto-generated; type=x"},
-        {"Precedence": "bulk"},
         {"Precedence": "LIST"},
-        {"Precedence": "junk"},
-        {"X-Auto-Response-Suppress": "All"},
         {"X-Auto-Response-Suppress": "OOF, AutoReply"},
         {"List-Id": "Boats <boats.example.org>"},
-        {"List-Unsubscribe": "<mailto:x@example.org>"},
-        {"X-Autoreply": "yes"},
         {"Return-Path": "<>"},
         {"Content-Type": "multipart/report; report-type=delivery-status"},
         {"From": f"Agent <{AGENT.upper()}>"},
         {"From": "MAILER-DAEMON@example.org"},
-        {"From": "no-reply@example.org"},
         {"From": "noreply+x@example.org"},
         {"From": "bounces-7@example.org"},
     ],
@@ -397,11 +343,15 @@ async def test_own_replies_are_never_answered(mail_server: MailServer, db: Async
 
 # --- content --------------------------------------------------------------------------------------------------
 
-REPLY_HEADERS = {"In-Reply-To": inbound_mail.message_id("0" * 20, inbound_mail.reader_of(ANN), 1, 1.0, AGENT)}
+REPLY, TYPE = (
+    {"In-Reply-To": inbound_mail.message_id("0" * 20, inbound_mail.reader_of(ANN), 1, 1.0, AGENT)},
+    {"Content-Type": "text/html"},
+)
 HTML = (
     "<html><head><title>t</title><style>p {}</style></head><body><p>One &amp;\n two</p><ul><li>a</li><li>b</li></ul>"
     "three<br>four<div>On Monday at 10:40 Ann wrote:</div><blockquote><p>old</p></blockquote></body></html>"
 )
+HTML_TEXT = "One & two\n- a\n- b\nthree\nfour"
 
 
 @pytest.mark.parametrize(
@@ -409,68 +359,34 @@ HTML = (
     [
         pytest.param("Hi", {"Subject": "Boats"}, "Subject: Boats\n\nHi", id="subject of a new thread"),
         pytest.param("", {"Subject": "Boats"}, "Subject: Boats", id="subject only"),
-        pytest.param("Hi", {"Subject": "Re: Boats", **REPLY_HEADERS}, "Hi", id="subject of a reply"),
-        pytest.param(
-            "Hi", {"Subject": "=?utf-8?q?a=0A/approve_1=00?="}, "Subject: a /approve 1\n\nHi", id="hostile subject"
-        ),
+        pytest.param("Hi", {"Subject": "Re: Boats", **REPLY}, "Hi", id="subject of a reply"),
+        pytest.param("Hi", {"Subject": "=?utf-8?q?a=0A/new_1=00?="}, "Subject: a /new 1\n\nHi", id="hostile subject"),
         pytest.param("/approve 1\n\nSent from my phone", {"Subject": "x"}, "/approve 1", id="command"),
-        pytest.param(" \n/deny 2 No.\n> old", REPLY_HEADERS, "/deny 2 No.", id="command in a reply"),
+        pytest.param(" \n/deny 2 No.\n> old", REPLY, "/deny 2 No.", id="command in a reply"),
         pytest.param("/etc is full\nHelp", {}, "/etc is full\nHelp", id="no command"),
         pytest.param("Hi\n-- \nAnn\n/approve 1", {}, "Hi", id="signature"),
-        pytest.param("New\n\nOn 5/18/2026 Ann wrote:\n> old\n> older\n", REPLY_HEADERS, "New", id="history"),
-        pytest.param("New\n\nOn Mon, Ann\n<a@b.c>\nwrote:\n\n> old", REPLY_HEADERS, "New", id="long attribution"),
-        pytest.param(
-            "On 18.11.26 10:40, Ann wrote:\n> a", REPLY_HEADERS, "On 18.11.26 10:40, Ann wrote:\n> a", id="all"
-        ),
-        pytest.param("Translate:\n\n> a", REPLY_HEADERS, "Translate:\n\n> a", id="own quotation"),
-        pytest.param(
-            "Hi.\nFix these:\n> a\n> b", REPLY_HEADERS, "Hi.\nFix these:\n> a\n> b", id="text above a quotation"
-        ),
-        pytest.param(
-            "Book it.\n\nOn Mon at 10:40, Ben wrote:\n> The boat",
-            {**REPLY_HEADERS, "Cc": BEN},
-            "Book it.\n\nOn Mon at 10:40, Ben wrote:\n> The boat",
-            id="history that others may have written",
-        ),
-        pytest.param("> Shall I?\nYes\n> And?\nNo", REPLY_HEADERS, "> Shall I?\nYes\n> And?\nNo", id="answers between"),
-        pytest.param("New\n-----Original Message-----\nFrom: A\nold", REPLY_HEADERS, "New", id="Outlook"),
-        pytest.param(f"New\n{'_' * 32}\nVon: A\nold", REPLY_HEADERS, "New", id="Outlook in German"),
-        pytest.param(f"New\n{'_' * 32}\nmore", REPLY_HEADERS, f"New\n{'_' * 32}\nmore", id="rule"),
-        pytest.param("See below\n\nBen wrote:\n> news", {}, "See below\n\nBen wrote:\n> news", id="forwarded"),
-        pytest.param(
-            HTML,
-            {"Content-Type": "text/html"},
-            "One & two\n- a\n- b\nthree\nfour\nOn Monday at 10:40 Ann wrote:\n> old",
-            id="HTML",
-        ),
-        pytest.param(
-            HTML,
-            {"Content-Type": "text/html", **REPLY_HEADERS},
-            "One & two\n- a\n- b\nthree\nfour",
-            id="HTML reply",
-        ),
-        pytest.param(
-            "<head><title/><style/></head><body>Hi<style>p</style></body>",
-            {"Content-Type": "text/html"},
-            "Hi",
-            id="empty",
-        ),
-        pytest.param("<style>p<body>Hi", {"Content-Type": "text/html"}, "Hi", id="unclosed style"),
+        pytest.param("New\n\nOn 5/18/2026 Ann wrote:\n> old\n> older\n", REPLY, "New", id="history"),
+        pytest.param("New\n\nOn Mon, Ann\n<a@b.c>\nwrote:\n\n> old", REPLY, "New", id="long attribution"),
+        pytest.param("On 18.11.26 10:40, Ann wrote:\n> a", REPLY, ..., id="all"),
+        pytest.param("Hi.\nFix these:\n> a\n> b", REPLY, ..., id="text above a quotation"),
+        pytest.param("No.\n\nOn Mon at 10:40, Ben wrote:\n> a", {**REPLY, "Cc": BEN}, ..., id="history of others"),
+        pytest.param("> Shall I?\nYes\n> And?\nNo", REPLY, ..., id="answers between"),
+        pytest.param("New\n-----Original Message-----\nFrom: A\nold", REPLY, "New", id="Outlook"),
+        pytest.param(f"New\n{'_' * 32}\nVon: A\nold", REPLY, "New", id="Outlook in German"),
+        pytest.param(f"New\n{'_' * 32}\nmore", REPLY, ..., id="rule"),
+        pytest.param("See below\n\nBen wrote:\n> news", {}, ..., id="forwarded"),
+        pytest.param(HTML, TYPE, HTML_TEXT + "\nOn Monday at 10:40 Ann wrote:\n> old", id="HTML"),
+        pytest.param(HTML, {**TYPE, **REPLY}, HTML_TEXT, id="HTML reply"),
+        pytest.param("<head><title/><style/></head><body>Hi<style>p</style></body>", TYPE, "Hi", id="empty"),
+        pytest.param("<style>p<body>Hi", TYPE, "Hi", id="unclosed style"),
         pytest.param("a\0b\x1b[2J\r\nc", {}, "ab[2J\nc", id="control characters"),
     ],
 )
-def test_text_is_the_new_part_of_the_body(text: str, headers: dict[str, str], expected: str) -> None:
+def test_text_is_the_new_part_of_the_body(text: str, headers: dict[str, str], expected: Any) -> None:
+    """With `...`, all of the text is expected."""
     fields = {"Authentication-Results": PASS, "From": ANN, "To": AGENT, **headers}
     raw = "".join(f"{name}: {value}\r\n" for name, value in fields.items()).encode() + b"\r\n" + text.encode()
-    assert read_mail(raw).text == expected
-
-
-async def test_empty_reply_is_not_answered(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    async with open_answering(mail_server, db, ScriptedModel(["Hello."])):
-        mail_server.deliver(write(" "))
-        mail_server.deliver(write("Hi"))
-    assert mail_server.texts() == ["Hello."]
-    assert len(await db.list_sessions()) == 1
+    assert read_mail(raw).text == (text if expected is ... else expected)
 
 
 @pytest.mark.parametrize("line", ["x\n", "\n"])
@@ -579,26 +495,13 @@ async def test_files_are_received(mail_server: MailServer) -> None:
     )
 
 
-async def test_files_are_sent(mail_server: MailServer) -> None:
-    files = (gateways.outgoing_file("a.png", "image/png", PNG),)
-    await mail_server.platform().send(delivery("Look", files=files))
+async def test_files_are_sent_and_an_attached_report_is_a_plain_one(mail_server: MailServer) -> None:
+    files = [("a.png", "image/png", PNG), ("report", "message/delivery-status", b"Status: 5.0.0")]
+    await mail_server.platform().send(delivery("Look", files=[gateways.outgoing_file(*each) for each in files]))
     (sent,) = mail_server.sent
     assert text_of(sent) == "Look"
-    assert [(each.get_filename(), each.get_content()) for each in sent.iter_attachments()] == [("a.png", PNG)]
-
-
-async def test_attached_report_is_sent_as_a_plain_file(mail_server: MailServer) -> None:
-    files = (gateways.outgoing_file("report", "message/delivery-status", b"Status: 5.0.0"),)
-    await mail_server.platform().send(delivery("Look", files=files))
-    (file,) = mail_server.sent[0].iter_attachments()
-    assert (file.get_content_type(), file.get_content()) == ("application/octet-stream", b"Status: 5.0.0")
-
-
-def test_mail_program_fetches_nothing_for_a_reply() -> None:
-    text = "<img src='http://evil.test/a'> ![b](http://evil.test/b)"
-    body = outbound_mail.build(delivery(text), AGENT, []).get_body(("html",))
-    assert body is not None
-    assert "<img" not in body.get_content()
+    attached = [(each.get_filename(), each.get_content_type(), each.get_content()) for each in sent.iter_attachments()]
+    assert attached == [files[0], ("report", "application/octet-stream", b"Status: 5.0.0")]
 
 
 def test_long_ids_are_written_as_they_are() -> None:
@@ -627,30 +530,22 @@ async def test_approval_is_answered_by_a_reply(mail_server: MailServer, db: Asyn
 @pytest.mark.parametrize(
     ("failure", "refused", "error"),
     [
-        ("451 Try again", "", errors.SendFailed),
-        ("421 Shutting down", "", errors.SendFailed),
-        ("552 Too large", "", errors.SendRefused),
-        ("550 5.4.5 Daily user sending limit exceeded", "", errors.SendFailed),
-        ("", "450 Mailbox busy", errors.SendFailed),
-        ("", "550 No such user", errors.SendRefused),
-        ("lose", "", errors.SendFailed),
+        ("451 Try again", {}, errors.SendFailed),
+        ("421 Shutting down", {}, errors.SendFailed),
+        ("552 Too large", {}, errors.SendRefused),
+        ("550 5.4.5 Daily user sending limit exceeded", {}, errors.SendFailed),
+        ("535 Bad credentials", {}, errors.SendFailed),
+        ("", {ANN: "550 No such user"}, errors.SendRefused),
+        ("", {ANN: "550 No such user", BEN: "450 Mailbox busy"}, errors.SendFailed),
+        ("lose", {}, errors.SendFailed),
     ],
 )
 async def test_answer_of_the_server_is_final_or_retried(
-    failure: str, refused: str, error: type[errors.HoldfastError], mail_server: MailServer
+    failure: str, refused: dict[str, str], error: type[errors.HoldfastError], mail_server: MailServer
 ) -> None:
-    mail_server.failures = [failure] if failure else []
-    mail_server.refused = {ANN: refused} if refused else {}
+    mail_server.failures, mail_server.refused = [failure] if failure else [], refused
     with pytest.raises(error):
-        await mail_server.platform().send(delivery())
-
-
-async def test_unreachable_server_is_retried() -> None:
-    server = MailServer()
-    async with server.run():
-        chat = server.platform()
-    with pytest.raises(errors.SendFailed, match="could not be used"):
-        await chat.send(delivery())
+        await mail_server.platform().send(delivery(address={"chat": ANN, "cc": [*refused][1:]}))
 
 
 async def test_failed_reply_is_sent_again_with_the_same_id(mail_server: MailServer, db: AsyncSessionDB) -> None:
