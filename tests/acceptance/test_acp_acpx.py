@@ -34,16 +34,12 @@ def session(client: Client) -> Iterator[None]:
         client.run("sessions", "close")
 
 
-def conversations(home: Path) -> dict[str, list[str]]:
-    """Return the user messages of each conversation, after checking the store."""
+def user_texts(home: Path) -> list[str]:
+    """Return the user messages of the only conversation, after checking the store."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
-        return {
-            head.conversation_id: [
-                content_parts.text(each.content) for each in db.transcript(head.conversation_id) if each.role == "user"
-            ]
-            for head in db.list_sessions()
-        }
+        (head,) = db.list_sessions()
+        return [content_parts.text(each.content) for each in db.transcript(head.id) if each.role == "user"]
 
 
 def test_allowed_command_runs_in_the_terminal_and_denied_one_does_not(client: Client) -> None:
@@ -59,7 +55,7 @@ def test_session_survives_its_agent_process(client: Client) -> None:
         client.run("prompt", "My train leaves at 9:40.")
         os.kill(client.agent(), signal.SIGKILL)
         assert "9:40" in client.run("prompt", "When does my train leave?")
-    assert list(conversations(client.home).values()) == [["My train leaves at 9:40.", "When does my train leave?"]]
+    assert user_texts(client.home) == ["My train leaves at 9:40.", "When does my train leave?"]
 
 
 def test_turn_is_cancelled_from_another_command(client: Client) -> None:
@@ -70,4 +66,4 @@ def test_turn_is_cancelled_from_another_command(client: Client) -> None:
         out, err = asked.communicate(timeout=PATIENCE)
         assert "cancelled" in out + err
         assert "[done] end_turn" in client.run("prompt", "Hello there")
-    assert [said[-1] for said in conversations(client.home).values()] == ["Hello there"]
+    assert user_texts(client.home)[-1] == "Hello there"

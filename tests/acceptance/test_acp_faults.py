@@ -60,24 +60,6 @@ async def test_editor_killed_in_a_turn_leaves_no_process_and_loses_no_message(tm
         assert await second.prompt(session, HELLO) == "end_turn"
 
 
-async def test_agent_killed_in_a_tool_leaves_a_failed_call(tmp_path: Path) -> None:
-    async with editor.open_editor(tmp_path) as first:
-        session = await first.new(str(tmp_path))
-        _, child = await start_command(first, session)
-        first.process.send_signal(signal.SIGKILL)
-        await first.process.wait()
-    async with editor.open_editor(tmp_path) as second:
-        await second.load(session)
-        assert await second.prompt(session, HELLO) == "end_turn"
-    async with editor.open_editor(tmp_path) as third:
-        await third.load(session)
-        assert [*third.statuses().values()] == ["failed"]
-    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
-        (stored,) = (each for each in db.context(session) if each.role == "tool")
-        assert "ended before it finished" in content_parts.text(stored.content)
-    await polling.until_async(lambda: not alive(child))
-
-
 async def test_sigterm_ends_the_program_and_keeps_the_partial_answer(tmp_path: Path) -> None:
     with provider_process.serve(provider_process.hanging_reply("Once ", "upon ")) as played:
         async with editor.open_editor(tmp_path, env=played.env) as made:

@@ -51,10 +51,8 @@ def run_scenario(
 
 
 def load_protocol(package: Path, kind: str) -> acp_schema.Protocol:
-    name = "schema.json" if kind == "stable" else "schema.unstable.json"
-    return acp_schema.Protocol(
-        json.loads((package / "schema" / "v1" / name).read_text("utf-8")), lenient=kind == "stable"
-    )
+    file = package / "schema" / "v1" / ("schema.json" if kind == "stable" else "schema.unstable.json")
+    return acp_schema.Protocol(json.loads(file.read_text("utf-8")), lenient=kind == "stable")
 
 
 def check_frames(seen: Seen, wire: acp_schema.Wire) -> None:
@@ -89,9 +87,7 @@ def test_vendored_schema_is_the_published_one(sdk: tuple[npm.Node, Path]) -> Non
     assert "Apache License" in (sdk[1] / "LICENSE").read_text("utf-8")
 
 
-def test_conversation_with_permissions_and_attachments_is_loaded_by_another_process(
-    sdk: tuple[npm.Node, Path], tmp_path: Path
-) -> None:
+def test_conversation_with_attachments_is_loaded_by_another_process(sdk: tuple[npm.Node, Path], tmp_path: Path) -> None:
     seen = run_scenario(sdk, tmp_path, "talk", picture=PICTURE)
     notes = seen["notes"]
     assert seen["initialized"]["agentInfo"]["name"] == "holdfast"

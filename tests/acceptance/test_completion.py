@@ -64,9 +64,7 @@ SHELLS = {
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_shell_completes_commands_options_values_and_conversations(
-    window: Window, installed: Installed, home: Path, shell: str
-) -> None:
+def test_shell_completes_words_and_conversations(window: Window, installed: Installed, home: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     options, setup = SHELLS[shell]

@@ -28,9 +28,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[dovecot.Dovecot]:
             yield running
 
 
-async def test_mail_is_received_by_idle_and_after_a_restart_of_the_server(
-    server: dovecot.Dovecot, db: AsyncSessionDB
-) -> None:
+async def test_mail_is_received_by_idle_and_after_a_restart(server: dovecot.Dovecot, db: AsyncSessionDB) -> None:
     imap = {"imap_host": "localhost", "imap_port": server.port, "imap_security": "starttls"}
     server.deliver(first := write("One", Subject="Boats"))
     async with (

@@ -43,14 +43,10 @@ def test_gateway_answers_by_socket_and_http_and_stops_on_signal(backend: backend
             assert json.load(answer)["store"]
         assert gate.stop(signal.SIGTERM)[0] == 0
     with SessionDB(target) as db:
-        assert {each.owner for each in map(db.conversation, (each.id for each in db.list_sessions()))} == {
-            "loopback:ann",
-            "http:local",
-        }
-        (by_http,) = (each.id for each in db.list_sessions() if db.conversation(each.id).owner == "http:local")
-        assert [content_parts.text(each.content) for each in db.transcript(by_http)] == [
-            each["content"] for each in chat
-        ]
+        owners = {db.conversation(each.id).owner: each.id for each in db.list_sessions()}
+        assert set(owners) == {"loopback:ann", "http:local"}
+        stored = [content_parts.text(each.content) for each in db.transcript(owners["http:local"])]
+        assert stored == [each["content"] for each in chat]
         assert set(db.mail.counts().values()) == {0}
         assert db.mail.chat_leases() == []
         assert db.admin.fsck().ok

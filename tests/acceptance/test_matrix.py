@@ -15,22 +15,18 @@ import msgspec
 import nio
 import pytest
 
-from holdfast import AsyncSessionDB, config, errors, types
-from holdfast.cli import gateway_setup
-from holdfast.gateway import access, gateway, platform, questions, routes
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.gateway import gateway, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
-from holdfast.runtime import linked_chats
 from tests.support import (
     agents,
     chat_services,
-    cli_process,
     image_files,
     matrix_server,
     platform_contract,
     platform_kills,
-    pty_terminal,
 )
 from tests.support.approvals import Shell, shell_reply
 from tests.support.chat_adapters import ChatAdapter
@@ -211,16 +207,29 @@ async def test_events_are_answered_once_across_restarts_and_history_is_not(
 
 
 async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
-    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
+    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    requested, get_event = list[str](), nio.AsyncClient.room_get_event
+
+    async def record(client: nio.AsyncClient, room: str, event: str) -> Any:
+        requested.append(event)
+        return await get_event(client, room, event)
+
+    monkeypatch.setattr(nio.AsyncClient, "room_get_event", record)
     async with run_platform(db, echo_model(), load(server.url, bot)):
         room = await ann.open_room(ben)
         root = await ann.send(room, "This is not for the bot.")
+        liked = {"rel_type": "m.annotation", "event_id": root, "key": "👍"}
+        await ben.send(room, {"m.relates_to": liked}, "m.reaction")
+        answered = {"m.in_reply_to": {"event_id": root}}
+        await ben.send(room, {"msgtype": "m.text", "body": "Yes", "m.relates_to": answered})
+        await ann.send(room, edit(root, {"msgtype": "m.text", "body": "This is not for the bot, either."}))
         await ann.send(room, mention(bot, "Hi"))
         await ann.replies(room, 1)
         await ben.send(room, mention(bot, "/status"))
         await ann.wait_for(lambda: len(ann.texts(room)) == 2)
         thread = {"rel_type": "m.thread", "event_id": root, "is_falling_back": True}
+        assert root not in requested, "events that do not concern the bot cause requests"
         await ann.send(room, mention(bot, "In the thread", **{"m.relates_to": thread}))
         await ann.wait_for(lambda: "re In the thread" in ann.texts(room))
     async with run_platform(db, echo_model(), load(server.url, bot)):
@@ -235,32 +244,6 @@ async def test_group_needs_a_mention_and_a_thread_is_its_own_chat(
     assert "m.relates_to" not in plain
     assert (threaded["m.relates_to"]["rel_type"], threaded["m.relates_to"]["event_id"]) == ("m.thread", root)
     assert len(await db.list_sessions()) == 2
-
-
-async def test_copies_of_turns_end_when_another_person_joins(
-    chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
-) -> None:
-    async with run_platform(db, echo_model(), chat) as opened:
-        room = await ann.open_room()
-        await ann.send(room, "Hi")
-        await ann.replies(room, 1)
-        (head,) = await db.list_sessions()
-        await db.contacts.link("matrix", ann.client.user_id, head.owner)
-        address = {"chat": room, linked_chats.RECIPIENT: ann.client.user_id}
-
-        async def copy(text: str) -> str | None:
-            posted = await db.mail.post(notice(room, text, address=address), key=text, conversation_id=head.id)
-            await wait_idle(opened, db)
-            sent = posted and await db.mail.outgoing(posted.id)
-            return sent and sent.error
-
-        assert await copy("Only you") is None
-        await ann.client.room_invite(room, ben.client.user_id)
-        await ben.client.join(room)
-        assert await copy("Between us") == access.NOT_DIRECT
-        await ann.receive()
-    assert not await chat.is_direct(address)  # Without the state of the sync loop.
-    assert ann.texts(room) == ["re Hi", "Only you"]
 
 
 @pytest.mark.parametrize("has_proxy", [False, True])
@@ -308,9 +291,7 @@ async def test_sender_of_an_invitation_is_the_one_of_its_last_event(
     assert joined == ["!real"]
 
 
-async def test_reply_quotes_the_message_that_it_answers(
-    chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB
-) -> None:
+async def test_reply_quotes_its_message(chat: matrix_platform.MatrixPlatform, ann: Person, db: AsyncSessionDB) -> None:
     model = ScriptedModel(["The boats leave at nine.", "Yes.", "No."])
     async with run_platform(db, model, chat):
         room = await ann.open_room()
@@ -457,29 +438,6 @@ async def test_failed_join_is_retried_while_other_rooms_are_answered(
     assert failures == []
 
 
-async def test_events_that_do_not_concern_the_bot_cause_no_request(
-    server: Homeserver, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    requests, get_event = list[str](), nio.AsyncClient.room_get_event
-
-    async def count(client: nio.AsyncClient, room: str, event: str) -> Any:
-        requests.append(event)
-        return await get_event(client, room, event)
-
-    monkeypatch.setattr(nio.AsyncClient, "room_get_event", count)
-    async with run_platform(db, echo_model(), load(server.url, bot)):
-        room = await ann.open_room(ben)
-        said = await ann.send(room, "Lunch?")
-        liked = {"rel_type": "m.annotation", "event_id": said, "key": "👍"}
-        await ben.send(room, {"m.relates_to": liked}, "m.reaction")
-        answered = {"m.in_reply_to": {"event_id": said}}
-        await ben.send(room, {"msgtype": "m.text", "body": "Yes", "m.relates_to": answered})
-        await ben.send(room, edit(said, {"msgtype": "m.text", "body": "Dinner?"}))
-        await ann.send(room, mention(bot, "Hi"))
-        await ann.replies(room, 1)
-    assert said not in requests
-
-
 async def test_room_upgrade_is_logged(
     server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -599,9 +557,6 @@ def test_mention_at_the_beginning_is_removed(text: str, rest: str) -> None:
     assert matrix_events.strip_mention(text, ("@bot:test", "bot", "The Bot")) == rest
 
 
-# --- setup
-
-
 async def test_access_check_names_the_account_or_the_problem(server: Homeserver, bot: Account) -> None:
     assert await load(server.url, bot).check_access() == platform.AccessReport(bot.user_id)
     revoked = load(server.url, bot._replace(token="syt_wrong"))
@@ -616,47 +571,12 @@ async def test_access_check_names_the_account_or_the_problem(server: Homeserver,
         await away.delete_draft({"chat": "!room:test"}, "$x")
 
 
-async def test_setup_on_a_terminal_connects_the_account_and_invites_the_user(
-    server: Homeserver, bot: Account, ann: Person, db: AsyncSessionDB, tmp_path: Path
-) -> None:
-    answers = [
-        ("Homeserver: ", f"{server.url}\r"),
-        ("Access token: ", f"{bot.token}\r"),
-        (f"connected as {bot.user_id}", ""),
-        ("Sender id (empty: pair later): ", f"{bot.user_id}\r"),
-        ("The test message was not sent: This is the id of the bot.", ""),
-        ("Sender id (empty: pair later): ", f"{ann.user_id}\r"),
-        (f"A test message was sent to {ann.user_id}.", ""),
-        (f"Users who may invite the bot (optional, - removes it) [{ann.user_id}]: ", "\r"),
-    ]
-
-    def run() -> None:
-        with pty_terminal.open_terminal(tmp_path, "gateway", "setup", "matrix", columns=200) as terminal:
-            for shown, answer in answers:
-                terminal.wait_for(shown)
-                terminal.type(answer)
-            assert terminal.end() == 0
-            assert bot.token not in terminal.raw
-
-    await asyncio.to_thread(run)
-    settings = config.load(cli_process.environment(tmp_path))
-    table = {"homeserver": server.url, "token_env": "MATRIX_TOKEN", "invites": [ann.user_id]}
-    assert settings.gateway.platforms == {"matrix": table}
-    assert settings.secrets == {"MATRIX_TOKEN": bot.token}
-    assert settings.gateway.allow == {"matrix": [ann.user_id]}
-    await ann.wait_for(lambda: ann.client.invited_rooms)
-    (room,) = ann.client.invited_rooms
-    async with run_platform(db, echo_model(), load(server.url, bot)):
-        await ann.client.join(room)
-        await ann.send(room, "Hi")
-        await ann.replies(room, 2)
-    assert ann.texts(room) == [gateway_setup.TEST_MESSAGE, "re Hi"]
-
-
-async def test_message_to_a_user_is_sent_in_one_direct_room(
-    chat: matrix_platform.MatrixPlatform, ann: Person, ben: Person, db: AsyncSessionDB
+async def test_message_to_a_user_is_sent_in_one_direct_room_until_another_joins(
+    chat: matrix_platform.MatrixPlatform, bot: Account, ann: Person, ben: Person, db: AsyncSessionDB
 ) -> None:
     to_ann = delivery("For Ann", platform="matrix", address={"chat": ann.user_id})
+    with pytest.raises(errors.SendRefused, match="the id of the bot"):
+        await chat.send(msgspec.structs.replace(to_ann, address={"chat": bot.user_id}))
     async with run_platform(db, echo_model(), chat):
         group, encrypted = await ann.open_room(ben), await ann.open_room()
         await ann.client.room_put_state(encrypted, "m.room.encryption", {"algorithm": "m.megolm.v1.aes-sha2"})
@@ -667,4 +587,9 @@ async def test_message_to_a_user_is_sent_in_one_direct_room(
         await ann.client.join(room)
         await chat.send(msgspec.structs.replace(to_ann, id=2))
         await ann.wait_for(lambda: len(ann.texts(room)) == 3)
+        assert [await chat.is_direct({"chat": each}) for each in (group, room)] == [False, True]
+        await ann.client.room_invite(room, ben.user_id)
+        await ben.client.join(room)
+        assert not await chat.is_direct({"chat": room})
+    assert not await chat.is_direct({"chat": room})  # Without the state of the sync loop.
     assert (ann.texts(group), ann.texts(encrypted)) == ([], [])

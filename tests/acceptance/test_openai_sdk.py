@@ -28,11 +28,11 @@ def count(request: models.Request) -> str:
 
 
 @asynccontextmanager
-async def served(db: AsyncSessionDB, model: models.Model, **given: Any) -> AsyncIterator[str]:
+async def served(
+    db: AsyncSessionDB, model: models.Model, tokens: dict[str, str] = http_gateway.TOKENS
+) -> AsyncIterator[str]:
     hooks = webhooks.Webhooks(db, {"build": webhooks.HookConfig("a-secret-of-some-length", settings.Hook("SECRET"))})
-    platform = http_platform.HttpPlatform(
-        db, settings.Http(port=0), tokens=given.pop("tokens", http_gateway.TOKENS), hooks=hooks
-    )
+    platform = http_platform.HttpPlatform(db, settings.Http(port=0), tokens=tokens, hooks=hooks)
     async with (
         platform.serve() as address,
         gateways.open_gateway(db, model, platforms=[memory_platform.MemoryPlatform(), platform, hooks]),
@@ -49,29 +49,22 @@ def client_of(address: str, token: str = "token-of-ann-0123456789") -> openai.As
 async def test_openai_client_has_a_conversation_of_several_turns(db: AsyncSessionDB) -> None:
     async with served(db, ScriptedModel([count] * 9)) as address, client_of(address) as client:
         assert [each.id async for each in client.models.list()] == ["holdfast"]
-        raw = await client.chat.completions.with_raw_response.create(
-            model="holdfast", messages=[{"role": "user", "content": "one"}]
-        )
+        one: list[Any] = [{"role": "user", "content": "one"}]
+        two: list[Any] = [{"role": "user", "content": "two"}]
+        raw = await client.chat.completions.with_raw_response.create(model="holdfast", messages=one)
         first = raw.parse()
         assert (first.choices[0].message.content, first.choices[0].finish_reason) == ("1: one", "stop")
         assert first.usage is not None
         name = {"X-Conversation-Id": raw.headers["x-conversation-id"]}
-        second = await client.chat.completions.create(
-            model="holdfast", messages=[{"role": "user", "content": "two"}], extra_headers=name
-        )
+        second = await client.chat.completions.create(model="holdfast", messages=two, extra_headers=name)
         assert second.choices[0].message.content == "2: two"
         assert await streamed(client, "three", name) == "3: three"
-        history: list[Any] = [
-            {"role": "user", "content": "one"},
-            {"role": "assistant", "content": "1: one"},
-            {"role": "user", "content": "two"},
-        ]
+        history = [*one, {"role": "assistant", "content": "1: one"}, *two]
         fresh = await client.chat.completions.create(model="holdfast", messages=history)
         assert fresh.choices[0].message.content == "2: two"
-        asked: list[Any] = [{"role": "user", "content": "x"}]
         for _ in range(2):
-            same = await client.chat.completions.create(model="holdfast", messages=asked, user="seven")
-            assert same.choices[0].message.content == "1: x"
+            same = await client.chat.completions.create(model="holdfast", messages=one, user="seven")
+            assert same.choices[0].message.content == "1: one"
 
 
 async def streamed(client: openai.AsyncOpenAI, text: str, headers: dict[str, str]) -> str:

@@ -23,9 +23,8 @@ LONG = "This is a long answer, and the connection is cut before the end of it."
 RATE_LIMIT = {"error": {"message": "Slow down", "type": "rate_limit_error"}, "status": 429, "retryAfter": 7}
 CLAUDE_OVERFLOW = {"message": "prompt is too long: 215000 tokens > 200000 maximum", "type": "invalid_request_error"}
 GPT_OVERFLOW = {"message": "Too long.", "type": "invalid_request_error", "code": "context_length_exceeded"}
-CALLS = [
-    {"id": f"call_{n}", "name": "read_file", "arguments": {"path": path}} for n, path in enumerate(("ä.txt", "b.txt"))
-]
+PATHS = ("ä.txt", "b.txt")
+CALLS = [{"id": f"call_{n}", "name": "read_file", "arguments": {"path": path}} for n, path in enumerate(PATHS)]
 FIXTURES: list[dict[str, Any]] = [
     {"match": {"userMessage": "both files", "hasToolResult": True}, "response": {"content": "I have read both."}},
     {"match": {"userMessage": "both files"}, "response": {"content": "I look at both. 你好", "toolCalls": CALLS}},

@@ -31,9 +31,8 @@ def test_missing_extra_names_the_install_command(installed: Installed, tmp_path:
 @pytest.fixture(scope="session")
 def whole(installed: Installed) -> Installed:
     """Return the same environment with the extra installed."""
-    quietly(
-        installed.bin / "python", "-m", "pip", "-q", "--disable-pip-version-check", "install", f"{installed.wheel}[tui]"
-    )
+    pip = ("-m", "pip", "-q", "--disable-pip-version-check")
+    quietly(installed.bin / "python", *pip, "install", f"{installed.wheel}[tui]")
     return installed
 
 
@@ -70,7 +69,7 @@ def test_conversation_is_left_and_continued(terminal: Terminal, whole: Installed
     terminal.wait_for("holdfast tui: The full screen does not work on a dumb", "left with 2")
 
 
-def test_keys_and_mouse_answer_a_question_and_unfold_a_result(
+def test_keys_and_mouse_answer_questions_and_unfold_results(
     terminal: Terminal, whole: Installed, tmp_path: Path
 ) -> None:
     calls = provider_process.tool_call("shell", '{"command": "echo something > made.txt"}')
@@ -117,9 +116,7 @@ def test_ctrl_z_suspends_and_fg_restores_the_screen(terminal: Terminal, whole: I
 
 
 @pytest.mark.parametrize(("asked", "code"), [("TERM", 143), ("HUP", 129), ("INT", 130)])
-def test_signals_restore_the_terminal(
-    terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int
-) -> None:
+def test_signals_restore_terminal(terminal: Terminal, whole: Installed, tmp_path: Path, asked: str, code: int) -> None:
     hung = provider_process.hanging_reply("Once upon a time")
     with provider_process.serve(hung) as played:
         terminal.open_shell(whole, tmp_path, **played.env)

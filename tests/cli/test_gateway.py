@@ -83,9 +83,8 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
     )
     route = "agent:main:telegram:dm:42"
     with SessionDB(home / "holdfast.db") as db:
-        arrival, _ = db.mail.add_inbound(
-            types.NewInboundMessage(key="1", route=route, sender="42", text="secret", **PLACE)
-        )
+        new = types.NewInboundMessage(key="1", route=route, sender="42", text="secret", **PLACE)
+        arrival, _ = db.mail.add_inbound(new)
         db.mail.begin_inbound(db.mail.acquire_chat_lease(f"route:{route}", holder="a gateway"), arrival.id, "talk")
         lost, waits = (db.mail.post(types.NewOutgoing(text=f"The {each}", **PLACE)) for each in ("lost\x1b[2J", "late"))
         db.mail.mark_failed(lost.id, "Chat not found.")
@@ -121,9 +120,7 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_process_notifies_systemd_answers_and_stops(
-    tmp_path: Path, configure: Configure, number: int, code: int
-) -> None:
+def test_process_notifies_systemd_and_stops(tmp_path: Path, configure: Configure, number: int, code: int) -> None:
     configure(gateway_process.SETTINGS)
     with gateway_process.start(tmp_path, "--log-format", "json", WATCHDOG_USEC="200000") as gate:
         assert "offline model" in gate.ask("Hello")

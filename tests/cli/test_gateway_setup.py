@@ -84,9 +84,7 @@ def answer_fields(name: str, service: Service, secrets: Mapping[str, str], hint:
 
 
 @pytest.mark.parametrize("name", ["telegram", "discord", "slack", "email"])
-async def test_setup_writes_settings_and_secrets_and_sends_a_message(
-    name: str, tmp_path: Path, configure: Configure
-) -> None:
+async def test_setup_writes_settings_and_sends_a_message(name: str, tmp_path: Path, configure: Configure) -> None:
     async with open_service(name) as service:
         file = configure(settings_of(name, service))
         variables, kept = file.with_name("gateway.env"), tmp_path / "kept.env"
@@ -127,9 +125,7 @@ async def test_setup_writes_settings_and_secrets_and_sends_a_message(
 
 
 @pytest.mark.parametrize("steps", [[("optional): ", WRONG), ("[retry]: ", "quit\r")], [("optional): ", INTERRUPT)]])
-async def test_cancelled_setup_writes_nothing(
-    steps: list[tuple[str, str]], tmp_path: Path, configure: Configure
-) -> None:
+async def test_cancelled_setup_writes_nothing(steps: list[Any], tmp_path: Path, configure: Configure) -> None:
     """The line `quit` is followed by another one, which would answer a further question."""
     async with open_service("slack") as service:
         file = configure(settings_of("slack", service))
@@ -236,9 +232,7 @@ def test_check_reports_variables_and_modes(holdfast: Holdfast, configure: Config
     assert "xoxb-secret" not in done.out + done.err
 
 
-def test_check_hides_secrets_in_errors_of_other_packages(
-    tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_hides_secrets_of_plugins(tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
     (info := tmp_path / "chatty-1.0.dist-info").mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: chatty\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[holdfast.platforms]\nchatty = chatty_platform:make\n")

@@ -86,9 +86,7 @@ async def test_change_of_a_contact_takes_effect_with_the_next_message(db: AsyncS
     ("strangers", "wanted"),
     [("pair", [access.PAIR, "", ""]), ("tell", [access.UNKNOWN, "", ""]), ("silence", ["", "", ""])],
 )
-async def test_stranger_is_answered_once_by_all_processes_as_the_settings_say(
-    strangers: Any, wanted: list[str], db: AsyncSessionDB
-) -> None:
+async def test_stranger_is_answered_once_as_configured(strangers: Any, wanted: list[str], db: AsyncSessionDB) -> None:
     rules = access.build_rules(settings.GatewaySettings(strangers=strangers))
     assert [(await access.Access(db, rules)(incoming(), "r")).message for _ in range(3)] == wanted
 

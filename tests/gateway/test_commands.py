@@ -98,9 +98,8 @@ async def test_retry_in_a_shared_chat_keeps_the_sender_of_the_message(db: AsyncS
         await gateways.settle(db, chat, "Hi", key="1", **ann)
         await gateways.settle(db, chat, "/retry", key="2", **ben)
     (message,) = model.requests[1].messages
-    assert request_common.content_text(message.content).endswith(
-        replies.SPEAKERS.format(names='id "ann"') + "\n\n> Hi\n"
-    )
+    note = replies.SPEAKERS.format(names='id "ann"')
+    assert request_common.content_text(message.content).endswith(f"{note}\n\n> Hi\n")
 
 
 async def test_interrupted_retry_is_finished_by_the_next_gateway(tmp_path: Path) -> None:

@@ -98,9 +98,7 @@ async def test_model_learns_that_a_file_could_not_be_saved(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("crash", [None, "before the model continues", "before the reply is stored"])
-async def test_sent_file_is_attached_to_the_reply_also_after_a_crash(
-    crash: str | None, tmp_path: Path, db: AsyncSessionDB
-) -> None:
+async def test_sent_file_is_attached_also_after_a_crash(crash: str | None, tmp_path: Path, db: AsyncSessionDB) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.csv").write_bytes(b"a,b\n")
     gate, script = gateways.Gate(), [send_reply("out/report.csv"), "Here it is."]

@@ -85,10 +85,8 @@ async def test_message_delivered_to_two_gateways_is_answered_once(backend: backe
         ):
             keys = [str(number) for number in range(9)]
             for key in keys:
-                chat = f"c{int(key) % 3}"
-                await asyncio.gather(
-                    *(each.say(f"Number {key}", key=key, chat=chat, sender=chat) for each in (one, other))
-                )
+                where = dict.fromkeys(("chat", "sender"), f"c{int(key) % 3}")
+                await asyncio.gather(*(each.say(f"Number {key}", key=key, **where) for each in (one, other)))
             found = await gateways.wait_settled(db, *keys)
             await gateways.wait_sent(db)
             sent = one.sent + other.sent
@@ -290,9 +288,7 @@ async def test_message_of_another_profile_is_left_alone(db: AsyncSessionDB) -> N
     assert (left.key, left.attempts, len(model.requests)) == ("f1", 0, 1)
 
 
-async def test_platform_that_swallows_a_cancellation_does_not_block_the_stop(
-    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_swallowed_cancellation_blocks_no_stop(db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     """`asyncio.wait_for` of Python 3.11 does so if its result arrives at the same time, for example in discord.py."""
     cancelled = list[str]()
 

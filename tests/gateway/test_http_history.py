@@ -115,9 +115,7 @@ async def test_concurrent_requests_with_one_history_do_not_share_a_conversation(
     assert sorted((await read_all(db)).values()) == sorted(each.said for each in several)
 
 
-async def test_turn_that_ends_during_the_lookup_of_another_request_is_noticed(
-    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_turn_that_ends_during_a_lookup_is_noticed(db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     model, is_busy = gateways.HeldModel("Hello!", "One.", "Two."), chat_requests.ChatRequests._is_busy
     async with open_web(db, model) as web:
         model.released.set()
@@ -156,9 +154,7 @@ async def test_chats_with_equal_beginnings_are_kept_apart(db: AsyncSessionDB) ->
     assert (found[one.ids[1]], found[two.ids[1]]) == (one.said, two.said)
 
 
-async def test_latest_of_equal_chats_is_continued_unless_a_header_named_it(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_latest_of_equal_unnamed_chats_continues(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     monkeypatch.setattr(request_history, "MIN_APART", 0.0)
     async with open_web(db, repeat("Hello!")) as web:
         left, chat = Client(web), Client(web)
@@ -175,12 +171,8 @@ EMPTY = models.Reply(usage=types.Usage(input=3, output=1))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize(
-    "replies", [[CUT], [EMPTY], [LOOKS, EMPTY], [LOOKS, "There."]], ids=["cut", "empty", "empty-at-last", "calls"]
-)
-async def test_answer_that_differs_from_the_log_is_continued(
-    replies: list[models.Reply], stream: bool, db: AsyncSessionDB
-) -> None:
+@pytest.mark.parametrize("replies", [[CUT], [EMPTY], [LOOKS, EMPTY], [LOOKS, "There."]])
+async def test_answer_unlike_the_log_continues(replies: list[models.Reply], stream: bool, db: AsyncSessionDB) -> None:
     async with open_web(db, ScriptedModel([*replies, "Fine."]), tools=[says("look")]) as web:
         chat = Client(web)
         await chat.say("Tell me", stream=stream)
@@ -220,9 +212,7 @@ async def test_failed_turn_is_repeated_in_the_same_conversation(db: AsyncSession
 
 
 @pytest.mark.parametrize("received", ["It w", "", None], ids=["part", "empty", "nothing"])
-async def test_stopped_answer_is_continued_with_the_part_the_client_received(
-    received: str | None, db: AsyncSessionDB
-) -> None:
+async def test_stopped_answer_is_continued_with_the_received_part(received: str | None, db: AsyncSessionDB) -> None:
     async def is_settled() -> bool:
         return not (await db.mail.counts())["arrivals_open"]
 

@@ -60,9 +60,7 @@ def with_picture(url: str) -> dict[str, Any]:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )
-async def test_invalid_parameter_is_named_and_nothing_is_stored(
-    wrong: dict[str, Any], param: str, db: AsyncSessionDB
-) -> None:
+async def test_invalid_parameter_is_named_and_not_stored(wrong: dict[str, Any], param: str, db: AsyncSessionDB) -> None:
     async with open_web(db, ScriptedModel([])) as web:
         refused = await web.post({"messages": [USER], **wrong})
         assert (refused.status_code, error_of(refused)["param"]) == (400, param)
@@ -86,9 +84,7 @@ async def test_invalid_parameter_is_named_and_nothing_is_stored(
     ],
     ids=lambda value: repr(value)[:40],
 )
-async def test_invalid_body_or_header_is_refused(
-    body: bytes, headers: dict[str, str], status: int, db: AsyncSessionDB
-) -> None:
+async def test_invalid_input_is_refused(body: bytes, headers: dict[str, str], status: int, db: AsyncSessionDB) -> None:
     async with open_web(db, ScriptedModel([])) as web:
         sent = ANN | {"content-type": "application/json"} | headers
         whole = body if body != b"{}" else msgspec.json.encode({"model": "holdfast", "messages": [USER]})
@@ -347,9 +343,8 @@ async def test_connections_over_the_limit_are_answered_with_503(monkeypatch: pyt
 
 
 GET = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-TWO_LENGTHS = (
-    b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
-)
+LENGTHS = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+TWO_LENGTHS = b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\n" + LENGTHS
 
 
 @pytest.mark.parametrize(

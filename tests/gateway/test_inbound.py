@@ -67,9 +67,7 @@ async def test_ignored_message_leaves_nothing_behind(
     assert set((await db.mail.counts()).values()) == {0}
 
 
-async def test_files_are_downloaded_after_the_admission_once_and_then_checked_for_their_size(
-    db: AsyncSessionDB,
-) -> None:
+async def test_files_are_downloaded_once_after_the_admission_and_checked_for_size(db: AsyncSessionDB) -> None:
     downloads: list[str] = []
 
     def message(key: str, size: int) -> platform.Incoming:
@@ -94,9 +92,8 @@ async def test_refused_sender_is_notified_once_and_nothing_is_stored(db: AsyncSe
         for _ in range(3):
             assert await chat.say("Let me in", key="1", chat="42", sender="42") is None
         await gateways.wait_idle(running, db)
-        assert [(each.text, each.kind, each.address) for each in chat.sent] == [
-            ("You have no access.", "notice", {"chat": "42"})
-        ]
+        (sent,) = chat.sent
+    assert (sent.text, sent.kind, sent.address) == ("You have no access.", "notice", {"chat": "42"})
     assert await db.mail.open_routes() == []
 
 
@@ -122,11 +119,9 @@ async def test_any_message_id_of_a_platform_is_recognised(key: str, db: AsyncSes
 
 
 @pytest.mark.parametrize(
-    "given", [incoming("x" * 1_000_001), incoming(sender="a\0"), incoming(address={"thread": "x" * 100_000})]
+    "given", [incoming("x" * 1_000_001), incoming(sender="a\0"), incoming(address={"x": "x" * 99_999})]
 )
-async def test_message_that_can_never_be_stored_is_rejected_for_good(
-    given: platform.Incoming, db: AsyncSessionDB
-) -> None:
+async def test_message_that_can_never_be_stored_is_rejected(given: platform.Incoming, db: AsyncSessionDB) -> None:
     notified: list[str] = []
     with pytest.raises(errors.InvalidArgument):
         await handler(db, notified=notified).submit(given)
@@ -145,9 +140,7 @@ async def test_message_that_can_never_be_stored_is_rejected_for_good(
         (b"text", "", "text/csv"),
     ],
 )
-async def test_only_a_complete_image_is_one_whatever_its_sender_states(
-    data: bytes, stated: str, kind: str, db: AsyncSessionDB
-) -> None:
+async def test_only_a_complete_image_is_one(data: bytes, stated: str, kind: str, db: AsyncSessionDB) -> None:
     attachment = platform.Attachment(data, stated, "table.csv")
     found = await handler(db).receive(incoming(attachments=(attachment,)))
     assert found is not None
@@ -222,9 +215,7 @@ def rate_limits(db: AsyncSessionDB, **said: Any) -> limits.RateLimits:
         pytest.param(3, NOW, "//stop", False, id="not a command"),
     ],
 )
-async def test_messages_over_the_limits_are_refused(
-    before: int, at: float, text: str, wanted: bool, tmp_path: Path
-) -> None:
+async def test_message_over_a_limit_is_refused(before: int, at: float, text: str, wanted: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "mail.db")
     async with gateways.store(path) as db:
         async with AsyncSessionDB(SessionDB(path)) as other:

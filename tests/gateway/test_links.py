@@ -91,9 +91,7 @@ async def test_copy_of_a_repeated_turn_has_the_reply_of_the_earlier_attempt(db: 
 
 
 @pytest.mark.parametrize("by", ["the chat", "the first chat", "an operator"])
-async def test_unlinked_chat_is_separated_at_once_and_the_first_keeps_its_conversation(
-    by: str, db: AsyncSessionDB
-) -> None:
+async def test_unlinked_chat_is_separated_and_the_first_keeps_its_conversation(by: str, db: AsyncSessionDB) -> None:
     async with open_linked(db) as (_, red, blue):
         match by:
             case "the chat":
@@ -132,9 +130,7 @@ async def test_new_code_neither_changes_nor_restores_a_link(db: AsyncSessionDB) 
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_queued_message_is_refused_after_the_link_to_its_conversation_was_removed(
-    begun: bool, db: AsyncSessionDB
-) -> None:
+async def test_queued_message_is_refused_after_its_link_was_removed(begun: bool, db: AsyncSessionDB) -> None:
     async with open_linked(db) as (_, _, blue):
         await blue.ask("Linked")
     (head,) = await db.list_sessions()
@@ -282,9 +278,7 @@ async def test_sender_without_access_gets_no_copies(access: str, db: AsyncSessio
 
 
 @pytest.mark.parametrize("owner", ["red:local", "green:local", "", None])
-async def test_queued_copy_is_sent_only_while_its_recipient_is_linked_to_its_owner(
-    owner: str | None, db: AsyncSessionDB
-) -> None:
+async def test_queued_copy_is_sent_only_while_its_recipient_is_linked(owner: str | None, db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="test", owner="red:local")
     if owner is not None:
         await db.contacts.link("blue", "local", owner)

@@ -75,9 +75,7 @@ async def test_line_is_acknowledged_and_answered(path: str, db: AsyncSessionDB) 
     assert not os.path.exists(path)
 
 
-@pytest.mark.parametrize(
-    "line", [b"{", b"[]", b'{"text": 1}', b"\xff", b'{"kind": "nothing", "text": ""}', b"[" * 5_000]
-)
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"text": 1}', b"\xff", b'{"kind": "x", "text": ""}', b"[" * 5_000])
 async def test_invalid_line_is_refused_and_the_next_is_accepted(path: str, line: bytes, db: AsyncSessionDB) -> None:
     platforms = [loopback.LoopbackSocket(path)]
     async with open_gateway(db, ScriptedModel(["Hello!"]), platforms=platforms), connect(path) as client:

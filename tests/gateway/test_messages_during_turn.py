@@ -265,9 +265,7 @@ async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: A
 
 
 @pytest.mark.parametrize("failing", ["reading the chat", "beginning the command"])
-async def test_stop_survives_a_store_that_fails_for_a_while(
-    failing: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_stop_survives_a_failing_store(failing: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     failures: list[Exception] = [errors.StoreBusy(), errors.StoreFull()]
 
     def fail_at(point: str) -> None:

@@ -121,9 +121,10 @@ async def test_refused_message_is_not_sent_again_and_blocks_nothing(db: AsyncSes
     assert (found.error, found.failed_at is None, platform.tried) == ("The chat is closed.", False, ["One", "Two"])
 
 
-@pytest.mark.parametrize(
-    ("failure", "attempts"), [(errors.SendFailed, outbox.MAX_ATTEMPTS), (RuntimeError, outbox.MAX_UNEXPECTED)]
-)
+GIVEN_UP = [(errors.SendFailed, outbox.MAX_ATTEMPTS), (RuntimeError, outbox.MAX_UNEXPECTED)]
+
+
+@pytest.mark.parametrize(("failure", "attempts"), GIVEN_UP)
 async def test_message_is_given_up_after_a_number_of_attempts(failure: type[Exception], attempts: int) -> None:
     clock = conversations.Clock()
     async with gateways.store(clock=clock) as db:
@@ -219,9 +220,7 @@ async def test_process_that_was_suspended_before_a_send_does_not_send(monkeypatc
         assert platform.tried == []
 
 
-async def test_sent_message_that_could_not_be_marked_is_not_sent_again(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_sent_but_unmarked_message_is_not_sent_again(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     platform, works, failures = FailingPlatform(), db.mail.mark_delivered, [errors.StoreBusy()]
 
     async def fail_once(*args: Any) -> bool:
@@ -253,9 +252,7 @@ async def test_reply_to_another_chat_than_that_of_its_message_is_not_sent(wrong:
         assert (platform.tried, (await read(db, posted.id)).error) == ([], stored.WRONG_CHAT)
 
 
-async def test_messages_of_other_processes_hide_none_of_this_one(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_messages_of_other_processes_hide_no_own_one(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     monkeypatch.setattr(outbox, "MAX_READ", 3)
     for number in range(5):
         await db.mail.post(message("Theirs" if number else "Odd", f"dm:{number}"))

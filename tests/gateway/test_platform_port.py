@@ -135,9 +135,7 @@ class Unreachable(MemoryPlatform):
         await super().run(handler)
 
 
-async def test_unreachable_platform_delays_no_other_and_shows_its_commands_later(
-    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unreachable_platform_delays_no_other_one(db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
     far, near = Unreachable(), MemoryPlatform()
     async with open_gateway(db, ScriptedModel(["Yes."]), platforms=[near, far]) as (opened, _):
@@ -281,9 +279,7 @@ async def test_choice_answers_its_own_question_only(db: AsyncSessionDB) -> None:
 
 
 @pytest.mark.parametrize(("key", "attempts", "outcome"), [("1", 0, "replaced"), ("1", 1, None), ("3", 0, None)])
-async def test_waiting_message_is_replaced_by_its_edit(
-    key: str, attempts: int, outcome: str | None, db: AsyncSessionDB
-) -> None:
+async def test_edit_replaces_waiting_message(key: str, attempts: int, outcome: str | None, db: AsyncSessionDB) -> None:
     waiting, _ = await db.mail.add_inbound(new_inbound(key, "Hi"))
     edit, _ = await db.mail.add_inbound(new_inbound("2", "Ho", parts=[{"type": "edit", "key": "1"}]))
     if attempts:

@@ -168,12 +168,8 @@ def test_parts_of_any_text_are_complete_and_within_the_limit(text: str, limit: i
         assert all(0 < measure(part) <= limit for part in parts)
 
 
-blocks = strategies.lists(
-    strategies.sampled_from(
-        ["Words here.", "", "```py\nx = 1\n\nprint(x)\n```", "~~~\na = 2\n~~~", "````\n```\n````", "x" * 50]
-    ),
-    max_size=12,
-).map("\n".join)
+BLOCKS = ["Words here.", "", "```py\nx = 1\n\nprint(x)\n```", "~~~\na = 2\n~~~", "````\n```\n````", "x" * 50]
+blocks = strategies.lists(strategies.sampled_from(BLOCKS), max_size=12).map("\n".join)
 
 
 @hypothesis.given(blocks, strategies.integers(24, 80))

@@ -17,9 +17,8 @@ from tests.support.polling import until_async
 async def test_chats_take_turns_if_there_are_not_enough_slots(db: AsyncSessionDB) -> None:
     every = [f"{chat}{number}" for chat in "abc" for number in range(3)]
     for key in every:
-        await db.mail.add_inbound(
-            gateways.new_inbound(key, "Hi", route=f"agent:main:loopback:dm:{key[0]}", sender=key[0])
-        )
+        route = f"agent:main:loopback:dm:{key[0]}"
+        await db.mail.add_inbound(gateways.new_inbound(key, "Hi", route=route, sender=key[0]))
     async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9), settings=settings.GatewaySettings(chats=1)):
         found = await gateways.wait_settled(db, *every)
     assert [each.sender for each in sorted(found, key=lambda each: each.settled_at or 0.0)] == list("abc" * 3)

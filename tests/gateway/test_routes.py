@@ -46,9 +46,8 @@ def test_chat_has_a_route_and_an_owner(given: gateway_platform.Incoming, shared:
     assert not routes.has_profile("main:telegram", route)
 
 
-ids = strategies.text(strategies.sampled_from("ab:@%=-/é\n\ud800"), max_size=4) | strategies.text(
-    min_size=70, max_size=80
-)
+short_ids = strategies.text(strategies.sampled_from("ab:@%=-/é\n\ud800"), max_size=4)
+ids = short_ids | strategies.text(min_size=70, max_size=80)
 chats = strategies.builds(
     gateway_platform.Incoming,
     platform=ids,
@@ -57,6 +56,10 @@ chats = strategies.builds(
     chat=strategies.lists(ids, min_size=1, max_size=2).map(tuple),
     sender=ids,
 )
+
+
+def owner_of(given: gateway_platform.Incoming, shared: bool = False) -> str:
+    return routes.identity_of(routes.route_of("main", given, shared), given.platform, given.sender)
 
 
 @hypothesis.given(chats, chats, strategies.booleans(), strategies.booleans())
@@ -70,12 +73,9 @@ def test_routes_and_owners_of_any_two_chats_are_different(
     assert (mine == theirs) == (identity(one, first) == identity(other, second))
     assert validation.check_route(mine) == mine
     assert (routes.chat_of(one) == routes.chat_of(other)) == ((one.kind, one.chat) == (other.kind, other.chat))
-    owner, another = (
-        routes.identity_of(routes.route_of("main", each), each.platform, each.sender) for each in (one, other)
-    )
+    owner, another = (owner_of(each) for each in (one, other))
     assert (owner == another) == ((one.platform, one.sender) == (other.platform, other.sender))
-    group = routes.identity_of(routes.route_of("main", other, shared=True), other.platform, other.sender)
-    assert other.kind == "dm" or owner != group
+    assert other.kind == "dm" or owner != owner_of(other, shared=True)
 
 
 # --- the conversation of a route -----------------------------------------------------------------------------

@@ -209,10 +209,9 @@ class Email(ChatAdapter):
     async def say(self, text: str, *, by_ben: bool = False) -> str:
         """Ann's mails are one thread."""
         sender = email_server.BEN if by_ben else email_server.ANN
-        thread = (
-            {"Message_ID": self._first} if not self._said else {"In_Reply_To": self._first, "References": self._first}
-        )
-        self._said.append(email_server.write(text, sender, **({} if by_ben else thread)))
+        thread = ("In_Reply_To", "References") if self._said else ("Message_ID",)
+        headers = {} if by_ben else dict.fromkeys(thread, self._first)
+        self._said.append(email_server.write(text, sender, **headers))
         self.server.deliver(self._said[-1])
         return f"{sender} {self._said[-1]['Message-ID']}"
 

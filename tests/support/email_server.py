@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from email import message_from_bytes, policy, utils
 from email.message import EmailMessage
+from functools import partial
 from typing import Any, cast
 
 from aiosmtpd import smtp
@@ -94,14 +95,9 @@ class MailServer:
     @asynccontextmanager
     async def run(self) -> AsyncIterator[MailServer]:
         imap = await asyncio.start_server(self._serve_imap, "127.0.0.1", 0, ssl=self.tls)
-        options = {
-            "hostname": "mail.test",
-            "authenticator": self._authenticate,
-            "auth_require_tls": self.tls is not None,
-        }
-        server = await asyncio.get_running_loop().create_server(
-            lambda: smtp.SMTP(self, tls_context=self.tls, **options), "127.0.0.1", 0
-        )
+        options: dict[str, Any] = {"hostname": "mail.test", "auth_require_tls": self.tls is not None}
+        accept = partial(smtp.SMTP, self, tls_context=self.tls, authenticator=self._authenticate, **options)
+        server = await asyncio.get_running_loop().create_server(accept, "127.0.0.1", 0)
         self.imap_port, self.smtp_port = (each.sockets[0].getsockname()[1] for each in (imap, server))
         try:
             yield self
@@ -139,10 +135,8 @@ class MailServer:
     # --- SMTP: the hooks of aiosmtpd --------------------------------------------------------------------------
 
     def _authenticate(self, *args: Any) -> smtp.AuthResult:
-        data = args[-1]
-        return smtp.AuthResult(
-            success=(data.login, data.password) == (AGENT.encode(), PASSWORD.encode()), handled=False
-        )
+        is_right = (args[-1].login, args[-1].password) == (AGENT.encode(), PASSWORD.encode())
+        return smtp.AuthResult(success=is_right, handled=False)
 
     async def handle_RCPT(self, _: Any, __: Any, envelope: smtp.Envelope, address: str, ___: Any) -> str:  # noqa: N802
         if address in self.refused:

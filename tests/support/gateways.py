@@ -78,13 +78,12 @@ async def open_gateway(
 ) -> AsyncIterator[tuple[gateway.Gateway, memory_platform.MemoryPlatform]]:
     """Run a gateway; yield it and its first platform. Further options are those of the agents."""
     chats = list(platforms or [memory_platform.MemoryPlatform()])
+    wanted = settings or gateway_settings.GatewaySettings()
     opened = gateway.Gateway(
         db,
         runtime_factory(db, model, **given),
         chats,
-        settings=msgspec.structs.replace(
-            settings or gateway_settings.GatewaySettings(), grace=grace, poll=poll, retry=0.01
-        ),
+        settings=msgspec.structs.replace(wanted, grace=grace, poll=poll, retry=0.01),
         checks=checks,
         is_admin=is_admin,
         may_speak=may_speak,

@@ -32,9 +32,8 @@ class Web:
 
     async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
         """Send messages, which are alternately the user's and the assistant's, and return the response."""
-        messages = [
-            {"role": "assistant" if number % 2 else "user", "content": text} for number, text in enumerate(texts)
-        ]
+        roles = ("user", "assistant")
+        messages = [{"role": roles[number % 2], "content": text} for number, text in enumerate(texts)]
         return await self.post({"messages": messages, **given}, headers)
 
     async def post(self, body: dict[str, Any], headers: Mapping[str, str] = ANN) -> httpx2.Response:

@@ -218,9 +218,7 @@ def test_invalid_settings_are_refused_without_secrets(name: str, changed: dict[s
 @pytest.mark.parametrize(
     ("name", "library"), [("telegram", "telegram"), ("discord", "discord"), ("slack", "slack_sdk"), ("matrix", "nio")]
 )
-def test_missing_extra_is_named_with_its_install_command(
-    name: str, library: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_extra_is_named_with_its_command(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins.load({name: SETTINGS[name]}, SECRETS)
     for module in [each for each in sys.modules if each.startswith(f"holdfast.gateway.platforms.{name}")]:
         monkeypatch.delitem(sys.modules, module)

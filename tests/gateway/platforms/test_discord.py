@@ -65,9 +65,8 @@ def edit_key(message_id: str) -> str:
 
 
 def outgoing(text: str, **fields: Any) -> types.NewOutgoing:
-    return types.NewOutgoing(
-        **{"platform": "discord", "chat": "c", "address": {"channel": str(DM)}, "text": text} | fields
-    )
+    known = {"platform": "discord", "chat": "c", "address": {"channel": str(DM)}}
+    return types.NewOutgoing(text=text, **{**known, **fields})
 
 
 def test_delivery_is_identified_by_its_store_and_refers_once_to_its_message() -> None:
@@ -107,9 +106,7 @@ async def test_messages_of_servers_need_a_mention_and_threads_are_separate_chats
     assert TOPIC not in str(model.requests)
 
 
-async def test_free_channel_needs_no_mention_and_its_threads_are_found(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
+async def test_free_channel_and_its_threads_need_no_mention(db: AsyncSessionDB, server: DiscordServer) -> None:
     async with running(db, server, ScriptedModel(["Hello!"]), {"free_channels": [CHANNEL]}):
         server.unavailable[f"/channels/{THREAD}"] = 429
         await settled(db, server.say("Hi", channel=THREAD))
@@ -193,14 +190,14 @@ async def test_hostile_names_and_texts_stay_data(db: AsyncSessionDB, server: Dis
 
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["session", "process"])
-async def test_new_session_reads_missed_messages_before_new_ones(
-    restarts: bool, db: AsyncSessionDB, server: DiscordServer
-) -> None:
+async def test_session_reads_missed_messages_first(restarts: bool, db: AsyncSessionDB, server: DiscordServer) -> None:
     model, identify, keys = platform_contract.echo_model(), server.identify, []
 
     def identify_and_say(socket: Any, intents: int) -> None:
         identify(socket, intents)
-        keys.append(server.say("New"))
+        edited = server.say("Tow")
+        server.edit(edited, "Two")  # Before the session has read the message.
+        keys.extend([edit_key(edited), server.say("New")])
 
     async with AsyncExitStack() as stack:
         opened = await stack.enter_async_context(running(db, server, model))
@@ -215,15 +212,17 @@ async def test_new_session_reads_missed_messages_before_new_ones(
         server.identify = identify_and_say  # type: ignore[method-assign]
         if restarts:
             await stack.enter_async_context(running(db, server, model))
-        await until_async(lambda: len(keys) == 4)
+        await until_async(lambda: len(keys) == 5)
         await settled(db, *keys)
-    assert server.texts() == ["re One", "re Missed", "re New"]
+    first, missed, edited, new = server.texts()
+    assert (first, missed, "Two" in edited, new) == ("re One", "re Missed", True, "re New")
+    assert await db.mail.inbound_by_key("discord", keys[3].partition(":")[0]) is None
     assert (len(server.texts(THREAD)), server.identified, server.unavailable) == (3, 2, {})
     # By the first message, and once for those that were missed.
     assert [path for _, path, _ in server.requests].count(f"/channels/{THREAD}") == 2
 
 
-async def test_missed_messages_of_a_channel_that_was_not_free_need_a_mention(
+async def test_message_missed_before_a_channel_was_free_needs_mention(
     db: AsyncSessionDB, server: DiscordServer
 ) -> None:
     model = platform_contract.echo_model()
@@ -236,28 +235,14 @@ async def test_missed_messages_of_a_channel_that_was_not_free_need_a_mention(
         assert (await db.mail.inbound_by_key("discord", missed[0]) is not None) == bool(free)
 
 
-async def test_missed_message_whose_mention_was_added_by_an_edit_is_answered_once(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
-    model = platform_contract.echo_model()
-    async with running(db, server, model):
-        await settled(db, server.say(f"<@{BOT}> One", channel=CHANNEL))
-        edited = server.say("Two", channel=CHANNEL)
-        server.messages[int(edited)]["mentions"] = [discord_server.user(BOT)]
-        server.edit(edited, f"<@{BOT}> Two")
-        await settled(db, edit_key(edited))
-    answers = server.texts(CHANNEL)
-    async with running(db, server, model):
-        await settled(db, server.say(f"<@{BOT}> Three", channel=CHANNEL))
-    assert (len(answers), server.texts(CHANNEL)) == (2, [*answers, "re Three"])
-    assert await db.mail.inbound_by_key("discord", edited) is None
-
-
-async def test_missed_edit_of_a_known_message_is_received_once(db: AsyncSessionDB, server: DiscordServer) -> None:
+async def test_missed_edit_and_edited_mention_are_received_once(db: AsyncSessionDB, server: DiscordServer) -> None:
     model, delayed = platform_contract.echo_model(), server.say("Delayed")
     async with running(db, server, model):
+        mentioned = server.say("Hi", channel=CHANNEL)
+        server.messages[int(mentioned)]["mentions"] = [discord_server.user(BOT)]
+        server.edit(mentioned, f"<@{BOT}> Hi")
         known, same = server.say("Known"), server.say("Same")
-        await settled(db, known, same)
+        await settled(db, edit_key(mentioned), known, same)
         # It is stored last, so that the next process reads the messages after it.
         server.emit("MESSAGE_CREATE", server.messages[int(delayed)])
         await settled(db, delayed)
@@ -268,28 +253,11 @@ async def test_missed_edit_of_a_known_message_is_received_once(db: AsyncSessionD
             if text == "Next":
                 (edit,) = await settled(db, edit_key(known))
                 assert platform.edited_key(edit) == known
-            await settled(db, server.say(text))
+            await settled(db, server.say(text), server.say(f"<@{BOT}> {text}", channel=CHANNEL))
     assert (len(server.texts()), sum("Changed" in each for each in server.texts())) == (6, 1)
-    assert await db.mail.inbound_by_key("discord", edit_key(same)) is None
-
-
-async def test_message_that_was_edited_before_its_session_read_it_is_answered_once(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
-    model, identify, keys = platform_contract.echo_model(), server.identify, []
-
-    def identify_and_edit(socket: Any, intents: int) -> None:
-        identify(socket, intents)
-        keys.append(server.say("Tow"))
-        server.edit(keys[0], "Two")
-
-    async with running(db, server, model):
-        await settled(db, server.say("One"))
-    server.identify = identify_and_edit  # type: ignore[method-assign]
-    async with running(db, server, model):
-        await settled(db, edit_key(keys[0]), server.say("Three"))
-    assert len(server.texts()) == 3
-    assert await db.mail.inbound_by_key("discord", keys[0]) is None
+    assert server.texts(CHANNEL)[1:] == ["re Next", "re Last"]
+    for unchanged in (edit_key(same), mentioned):
+        assert await db.mail.inbound_by_key("discord", unchanged) is None
 
 
 @pytest.mark.parametrize("missed", [4, 5])
@@ -322,9 +290,7 @@ async def test_two_gateways_of_one_bot_answer_once(db: AsyncSessionDB, server: D
     assert server.texts().count("Hello!") == 1
 
 
-async def test_due_messages_are_sent_while_the_platform_starts_and_stops(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
+async def test_messages_are_sent_while_the_platform_starts_and_stops(db: AsyncSessionDB, server: DiscordServer) -> None:
     chat = load(server)
     async with open_gateway(db, ScriptedModel([]), platforms=[chat], grace=1.0, poll=0.02) as (opened, _):
         await db.mail.post(outgoing("Early."))
@@ -439,9 +405,7 @@ async def test_slash_commands_are_listed_and_run(db: AsyncSessionDB, server: Dis
     assert (answer["type"], answer["data"]["flags"], answer["data"]["content"]) == (4, 64, "/title Boats")
 
 
-async def test_interaction_does_not_wait_for_the_messages_of_its_channel(
-    db: AsyncSessionDB, server: DiscordServer
-) -> None:
+async def test_interaction_does_not_wait_for_messages_of_its_channel(db: AsyncSessionDB, server: DiscordServer) -> None:
     gate = Gate()
     async with running(db, server, ScriptedModel(["Hello!"])) as opened:
         intercept(opened.handler, "receive", lambda: gate(None))

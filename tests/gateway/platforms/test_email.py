@@ -73,9 +73,8 @@ def sender_of(headers: Iterable[tuple[str, str]], mailbox: inbound_mail.Mailbox 
 
 async def test_mail_is_answered_in_its_thread(mail_server: MailServer, db: AsyncSessionDB) -> None:
     mail = write("When is high water?", "Ann Ahoi <Ann@Example.org>", Subject="Re: AW: Boats")
-    async with open_answering(
-        mail_server, db, ScriptedModel(["At **noon**. ![x](https://e.test/x) <img src='//e.test/y'>"])
-    ):
+    model = ScriptedModel(["At **noon**. ![x](https://e.test/x) <img src='//e.test/y'>"])
+    async with open_answering(mail_server, db, model):
         mail_server.deliver(mail)
     (reply,) = mail_server.sent
     inbound = await db.mail.inbound_by_key("email", f"{ANN} {mail['Message-ID']}")
@@ -106,9 +105,8 @@ async def test_thread_is_a_conversation_of_its_sender(mail_server: MailServer, d
         await until_async(mail_server.is_read)
         await gateways.wait_idle(opened, db)
         keys = [f"{parse(raw)['From']} {parse(raw)['Message-ID']}" for raw, _ in mail_server.mails]
-        one, other, two, three, four, five = [
-            each.conversation_id for each in await gateways.wait_settled(db, *keys, platform="email")
-        ]
+        found = await gateways.wait_settled(db, *keys, platform="email")
+        one, other, two, three, four, five = [each.conversation_id for each in found]
     assert one == two == three == four
     assert len({one, other, five}) == 3
     assert [each.replace("\r", "") for each in mail_server.texts(BEN)] == [f"re Five{history}"]

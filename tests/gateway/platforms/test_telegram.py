@@ -82,9 +82,7 @@ async def test_message_is_answered_in_its_chat(db: AsyncSessionDB, api: BotApi, 
     assert api.called("sendChatAction")[0] == {"chat_id": 42, "action": "typing"}
 
 
-async def test_edit_replaces_the_message_that_waits(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
+async def test_edit_replaces_a_waiting_message(db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform) -> None:
     gate, model = gateways.Gate(), ScriptedModel([agents.calls("wait"), "First.", "Second."])
     tools = [agents.tool("wait", gate)]
     async with gateways.open_gateway(db, model, platforms=[telegram], tools=tools) as (opened, _):
@@ -235,9 +233,7 @@ async def test_errors_are_final_or_retried(
     assert await telegram.send(delivery("Hi")) == "1"
 
 
-async def test_draft_is_edited_again_after_a_failure(
-    db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform
-) -> None:
+async def test_draft_is_edited_after_a_failure(db: AsyncSessionDB, api: BotApi, telegram: bot.TelegramPlatform) -> None:
     model = gateways.HeldModel("Hello there!")
     api.failures["editMessageText"] = [BotError(502, "Bad Gateway"), BotError(429, "Too Many Requests", retry_after=1)]
     async with gateways.open_gateway(db, model, platforms=[telegram]):
