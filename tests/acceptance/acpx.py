@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.acceptance import npm
-from tests.acceptance.installation import PATIENCE
 from tests.support import cli_process
 
 ACPX, NODE = ("acpx", "0.19.1"), (22, 13)
@@ -24,21 +23,12 @@ class Client:
         self._command = [*node.node, str(package / "dist" / "cli.js"), "--agent", AGENT]
 
     def start(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*self._command, *words],
-            cwd=self.home,
-            env=cli_process.environment(self.home, self._env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-        )
+        return cli_process.start(self.home, *words, env=self._env, command=self._command)
 
     def run(self, *words: str, code: int = 0) -> str:
-        process = self.start(*words)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == code, (out, err)
-        return out
+        done = cli_process.run(self.home, *words, env=self._env, command=self._command)
+        assert done.code == code, done
+        return done.out
 
     def agent(self) -> int:
         """Return the process id of the agent of the session."""

@@ -85,7 +85,6 @@ class Dovecot:
         polling.until(self._is_up)
 
     def _is_up(self) -> bool:
-        assert self._process is not None
         assert self._process.poll() is None, (self._folder / "log").read_text()
         with socket.socket() as connection:
             return connection.connect_ex(("127.0.0.1", self.port)) == 0

@@ -32,7 +32,6 @@ class ProcessEditor(acp_editor.Editor):
             assert self.frames[-1].get("id", 0) is not None, line  # An invalid frame was refused.
 
     async def write_input(self) -> None:
-        assert self.process.stdin is not None
         with suppress(ConnectionError):
             while (line := await self.receive()) is not None:
                 self.process.stdin.write(line + b"\n")
@@ -44,7 +43,6 @@ class ProcessEditor(acp_editor.Editor):
 
     def vanish(self) -> None:
         """Close both pipes at once, as an editor that is killed."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         self.output.close()
 

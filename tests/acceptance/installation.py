@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 110
@@ -19,16 +19,7 @@ class Installed(NamedTuple):
 
     def run(self, home: Path, *command: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a program of that environment as a user with an empty home directory."""
-        return subprocess.run(
-            [self.bin / str(command[0]), *map(str, command[1:])],
-            env=self.environment(home, **env),
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            encoding="utf-8",
-            timeout=PATIENCE,
-            check=False,
-        )
+        return _run(self.bin / str(command[0]), *command[1:], cwd=home, env=self.environment(home, **env))
 
     def environment(self, home: Path, **env: str) -> dict[str, str]:
         path = f"{self.bin}{os.pathsep}{os.environ['PATH']}"
@@ -36,14 +27,11 @@ class Installed(NamedTuple):
 
 
 def quietly(*command: str | Path) -> str:
-    done = subprocess.run(
-        list(map(str, command)),
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = _run(*command, cwd=ROOT, env=None)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def _run(*command: str | Path, cwd: Path, env: dict[str, str] | None) -> subprocess.CompletedProcess[str]:
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "encoding": "utf-8"}
+    return subprocess.run([*map(str, command)], cwd=cwd, env=env, timeout=PATIENCE, check=False, **options)

@@ -6,7 +6,6 @@ environment of the tests, so that a clean checkout needs only pip.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -47,18 +46,9 @@ def installed(package: str, version: str, oldest: tuple[int, ...] = OLDEST_NODE)
 
 def run_script(home: Path, *command: str | Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Run a client script of these arguments in a home directory, and return the JSON object that it prints."""
-    done = subprocess.run(
-        command,
-        cwd=home,
-        env=cli_process.environment(home, env or cli_process.OFFLINE),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    printed: dict[str, Any] = json.loads(done.stdout)
+    done = cli_process.run(home, env=env or cli_process.OFFLINE, command=[*map(str, command)])
+    assert (done.code, done.err) == (0, ""), done.err
+    printed: dict[str, Any] = done.data
     return printed
 
 

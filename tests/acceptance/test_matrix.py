@@ -20,14 +20,7 @@ from holdfast.gateway import gateway, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
-from tests.support import (
-    agents,
-    chat_services,
-    image_files,
-    matrix_server,
-    platform_contract,
-    platform_kills,
-)
+from tests.support import agents, chat_services, image_files, matrix_server, platform_contract, platform_kills
 from tests.support.approvals import Shell, shell_reply
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.gateways import Gate, HeldModel, delivery, intercept, run_platform, wait_idle, wait_sent
@@ -474,7 +467,6 @@ async def test_hostile_events_are_ignored_and_names_are_cleaned(
         await ann.replies(room, 1)
     assert ann.texts(room) == ["re Hi"]
     found = await db.mail.inbound_by_key("matrix", last)
-    assert found is not None
     assert found.name == "Ann /approve 1"
     assert not any("Ignore previous" in str(each) for each in model.requests)
 

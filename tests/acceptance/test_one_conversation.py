@@ -189,10 +189,7 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
         provider_process.serve(noted, noted, half) as terminal_provider,
     ):
         bot = server.register("bot")
-        async with (
-            matrix_server.person(server, bot) as ann,
-            AsyncSessionDB(SessionDB(data / "holdfast.db")) as db,
-        ):
+        async with matrix_server.person(server, bot) as ann, AsyncSessionDB(SessionDB(data / "holdfast.db")) as db:
             (data / "config.toml").write_text(
                 SETTINGS.format(model=provider_process.MODEL, port=port, homeserver=server.url, sender=ann.user_id),
                 "utf-8",

@@ -64,10 +64,8 @@ def test_conversation_over_stdio(tmp_path: Path) -> None:
 
 def test_conversation_over_websocket(tmp_path: Path) -> None:
     _, sockets = npm.installed(*SOCKETS)
-    with serving(tmp_path) as (process, address):
+    with serve(tmp_path) as address:
         seen = run_client(tmp_path, "websocket", sockets, address, TOKEN)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     check(tmp_path, seen)
     assert seen["refusals"] == [401, 401, 403]
     assert seen["protocol"] == "holdfast.rpc"
@@ -95,28 +93,22 @@ def test_conversation_with_vscode_jsonrpc(tmp_path: Path) -> None:
 
 
 def test_conversation_over_the_browser_websocket(tmp_path: Path) -> None:
-    with serving(tmp_path) as (process, address):
+    with serve(tmp_path) as address:
         seen = run_client(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
     check_vscode(tmp_path, seen)
     assert seen["code"] == 1000
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    with subprocess.Popen(
-        [*cli_process.PROGRAM, "rpc", "--websocket", "0"],
-        cwd=home,
-        env=cli_process.environment(home, {"HOLDFAST_MODEL": "offline", "HOLDFAST_RPC_TOKEN": TOKEN}),
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-    ) as process:
+def serve(home: Path) -> Iterator[str]:
+    """Run the server until SIGTERM; yield its address."""
+    env = {"HOLDFAST_MODEL": "offline", "HOLDFAST_RPC_TOKEN": TOKEN}
+    with cli_process.start(home, "rpc", "--websocket", "0", env=env, stdout=subprocess.DEVNULL) as process:
         try:
-            assert process.stderr is not None
             found = re.fullmatch(r"Listening at (ws://127\.0\.0\.1:\d+/)\n", process.stderr.readline())
             assert found
-            yield process, found[1]
+            yield found[1]
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 128 + signal.SIGTERM
         finally:
             process.kill()

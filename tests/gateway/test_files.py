@@ -44,7 +44,6 @@ def use_model(monkeypatch: pytest.MonkeyPatch, *script: model_base.Reply | str) 
 async def receive(chat: MemoryPlatform, key: str, *attachments: platform.Attachment) -> None:
     """Receive a message of Ann with these files."""
     await chat.wait_ready()
-    assert chat.handler is not None
     line = loopback.LoopbackLine("Look", key=key, chat="ann", sender="ann")
     incoming = loopback.build_incoming(chat.name, line)
     await chat.handler.receive(msgspec.structs.replace(incoming, attachments=attachments))
@@ -102,10 +101,7 @@ async def test_sent_file_is_attached_also_after_a_crash(crash: str | None, tmp_p
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.csv").write_bytes(b"a,b\n")
     gate, script = gateways.Gate(), [send_reply("out/report.csv"), "Here it is."]
-    tools = [
-        send.send_file(workspace.Workspace([str(tmp_path)]), db.blobs.put),
-        agents.tool("wait", gate),
-    ]
+    tools = [send.send_file(workspace.Workspace([str(tmp_path)]), db.blobs.put), agents.tool("wait", gate)]
     if crash == "before the model continues":
         script.insert(1, agents.calls("wait"))
     if crash == "before the reply is stored":

@@ -249,8 +249,7 @@ async def test_response_of_a_callback_decides_whether_it_is_sent_again(status: i
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"],
+    "address", ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:a00:1::"]
 )
 async def test_callback_to_a_private_address_is_refused(address: str) -> None:
     assert not callbacks.may_reach(address, allow_private=False)

@@ -40,9 +40,7 @@ def with_picture(url: str) -> dict[str, Any]:
     [
         ({"model": None}, "model"),
         ({"messages": []}, "messages"),
-        ({"messages": ["Hi"]}, "messages[0]"),
         ({"messages": [USER, {"role": "assistant", "content": "Hello"}]}, "messages"),
-        ({"messages": [{"role": "user"}]}, "messages"),
         ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}, USER]}, "messages[0].role"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}, USER]}, "messages[0].tool_calls"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
@@ -53,10 +51,7 @@ def with_picture(url: str) -> dict[str, Any]:
         (with_part({"type": "input_audio", "input_audio": {}}), "messages[0].content[0]"),
         ({"n": 2}, "n"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"stream": "yes"}, "stream"),
-        ({"max_completion_tokens": 0}, "max_completion_tokens"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )
@@ -74,7 +69,6 @@ async def test_invalid_parameter_is_named_and_not_stored(wrong: dict[str, Any], 
         (b'{"model": NaN}', {}, 400),
         (b'{"model": "\xff\xfe"}', {}, 400),
         (b'{"a":' * 80 + b"1" + b"}" * 80, {}, 400),
-        (b"{}", {"content-type": "text/plain"}, 415),
         (b"{}", {"content-type": "application/json; charset=latin-1"}, 415),
         (b"{}", {"content-encoding": "gzip"}, 415),
         (b" " * (40 * 1024 * 1024), {}, 413),
@@ -138,46 +132,30 @@ async def test_response_that_is_not_read_times_out(caplog: pytest.LogCaptureFixt
     assert caplog.messages == ["a client did not read its response within 0 s"]
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/", 404),
-        ("GET", "/v1//models", 404),
-        ("GET", "/hooks/any", 404),
-        ("GET", "/v1/chat/completions", 405),
-        ("OPTIONS", "/v1/models", 405),
-    ],
-)
-async def test_unknown_path_or_method_is_refused(method: str, path: str, status: int, db: AsyncSessionDB) -> None:
+async def test_unknown_path_or_method_is_refused(db: AsyncSessionDB) -> None:
+    requested = [("GET", path) for path in ("/", "/v1//models", "/hooks/any", PATH)] + [("OPTIONS", "/v1/models")]
     async with open_web(db, ScriptedModel([])) as web:
-        url = web.client.base_url.copy_with(raw_path=path.encode())
-        refused = await web.client.request(method, url, headers=dict(ANN))
-        assert refused.status_code == status
-        error_of(refused)
-        assert ("allow" in refused.headers) == (status == 405)
-        assert not any(name.startswith("access-control") for name in refused.headers)
+        for method, path in requested:
+            url = web.client.base_url.copy_with(raw_path=path.encode())
+            refused = await web.client.request(method, url, headers=dict(ANN))
+            is_known = path in (PATH, "/v1/models")
+            assert (refused.status_code, "allow" in refused.headers) == (405 if is_known else 404, is_known), path
+            error_of(refused)
+            assert not any(name.startswith("access-control") for name in refused.headers)
 
 
 # --- access -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"authorization": "token-of-ann-0123456789"},
-        {"authorization": "Basic token-of-ann-0123456789"},
-        {"authorization": "Bearer token-of-ann-012345678"},
-        {"authorization": "Bearer TOKEN-OF-ANN-0123456789"},
-        {"api-key": "token-of-ann-0123456789"},
-    ],
-)
-async def test_request_without_a_valid_token_is_refused(headers: dict[str, str], db: AsyncSessionDB) -> None:
+async def test_request_without_a_valid_token_is_refused(db: AsyncSessionDB) -> None:
+    token = "token-of-ann-0123456789"
+    wrong = [{"authorization": each} for each in (token, f"Basic {token}", f"Bearer {token[:-1]}")]
     async with open_web(db, ScriptedModel([])) as web:
-        for refused in (await web.ask("Hi", headers=headers), await web.client.get("/v1/models", headers=headers)):
-            assert (refused.status_code, error_of(refused)["type"]) == (401, "authentication_error")
-            assert refused.headers["www-authenticate"] == "Bearer"
-        valid = {"authorization": "bearer  token-of-ann-0123456789 "}
+        for headers in ({}, {"api-key": token}, *wrong):
+            for refused in (await web.ask("Hi", headers=headers), await web.client.get("/v1/models", headers=headers)):
+                assert (refused.status_code, error_of(refused)["type"]) == (401, "authentication_error")
+                assert refused.headers["www-authenticate"] == "Bearer"
+        valid = {"authorization": f"bearer  {token} "}
         assert (await web.client.get("/v1/models", headers=valid)).status_code == 200
 
 
@@ -208,23 +186,14 @@ async def test_refused_sender_writes_nothing_not_even_its_history(db: AsyncSessi
         assert "BOBWROTE" in str([each.content for each in said])
 
 
-@pytest.mark.parametrize(
-    ("host", "served"),
-    [
-        ("localhost:8642", True),
-        ("[::1]:8642", True),
-        ("LOCALHOST", True),
-        ("evil.example", False),
-        ("127.0.0.1.evil.example", False),
-        ("localhost:8642@evil.example", False),
-        ("localhost:x", False),
-        ("0.0.0.0", False),
-    ],
-)
-async def test_only_local_host_names_are_served_at_a_local_address(host: str, served: bool, db: AsyncSessionDB) -> None:
+FOREIGN_HOSTS = ["evil.example", "127.0.0.1.evil.example", "localhost:8642@evil.example", "localhost:x", "0.0.0.0"]
+
+
+async def test_only_local_host_names_are_served_at_a_local_address(db: AsyncSessionDB) -> None:
     async with client_of(http_platform.HttpPlatform(db)) as client:
-        answered = await client.get("/v1/models", headers={"host": host})
-        assert answered.status_code == (200 if served else 421)
+        for host in ("localhost:8642", "[::1]:8642", *FOREIGN_HOSTS):
+            answered = await client.get("/v1/models", headers={"host": host})
+            assert answered.status_code == (421 if host in FOREIGN_HOSTS else 200), host
 
 
 async def test_any_host_name_is_served_at_a_public_address(db: AsyncSessionDB) -> None:
@@ -272,7 +241,6 @@ async def test_proxy_hosts_and_pages_of_listed_origins_are_served(db: AsyncSessi
 )
 def test_invalid_http_setting_is_named(wrong: settings.Http, name: str) -> None:
     found = settings.GatewaySettings(http=wrong).find_problem()
-    assert found is not None
     assert found[0] == ("http", name)
     right = settings.Http(conversation_header="X-Chat-Id", hosts=["chat.example", "::1"], origins=["http://a:3000"])
     assert settings.GatewaySettings(http=right).find_problem() is None
@@ -347,12 +315,7 @@ LENGTHS = b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
 TWO_LENGTHS = b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\n" + LENGTHS
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [GET + b"X: " + b"x" * server.MAX_HEAD_BYTES, TWO_LENGTHS % (len(GET) + 7) + GET + b"\r\n"],
-    ids=["head too large", "two lengths"],
-)
-async def test_malformed_request_ends_its_connection_only(sent: bytes, db: AsyncSessionDB) -> None:
+async def test_malformed_request_ends_its_connection_only(db: AsyncSessionDB) -> None:
     async def ask(data: bytes) -> list[bytes]:
         """Return the status lines of all responses on one connection."""
         reader, writer = await asyncio.open_connection(*address)
@@ -364,5 +327,6 @@ async def test_malformed_request_ends_its_connection_only(sent: bytes, db: Async
     listening = server.bind("127.0.0.1", 0, has_tokens=False)
     address = listening.getsockname()
     async with server.serve(http_platform.HttpPlatform(db).app, listening), asyncio.timeout(60):
-        assert await ask(sent) == [b"HTTP/1.1 400"]
-        assert await ask(GET + b"\r\n") == [b"HTTP/1.1 200"]
+        for malformed in (GET + b"X: " + b"x" * server.MAX_HEAD_BYTES, TWO_LENGTHS % (len(GET) + 7) + GET + b"\r\n"):
+            assert await ask(malformed) == [b"HTTP/1.1 400"]
+            assert await ask(GET + b"\r\n") == [b"HTTP/1.1 200"]

@@ -84,7 +84,6 @@ async def test_copy_of_a_repeated_turn_has_the_reply_of_the_earlier_attempt(db: 
         (head,) = await db.list_sessions()
         said, *_ = await db.transcript(head.id)
         home = await db.mail.last_chat(head.id)
-        assert home is not None
         result = agents.turn_result(final_response="Reply 2.", messages=(said,))
         await linked_chats.TurnCopies(db, head.id, home.route, lambda _: None).finish(result)
         assert texts(await blue.replies(3))[1:] == ["You on red: Hello", "Reply 2."]
@@ -109,19 +108,11 @@ async def test_unlinked_chat_is_separated_and_the_first_keeps_its_conversation(b
         assert {head.owner: head.last_seq for head in await db.list_sessions()} == {"red:local": 4, "blue:local": 2}
 
 
-async def test_link_off_ends_the_links_to_a_chat_whose_own_link_was_changed(db: AsyncSessionDB) -> None:
-    async with open_linked(db) as (_, red, _):
-        await db.contacts.link("red", "local", "")
-        assert await red.ask("/link off") == f"{commands.UNLINKED_OTHERS}\n{commands.UNLINKED}"
-        assert await db.contacts.links() == []
-
-
 async def test_new_code_neither_changes_nor_restores_a_link(db: AsyncSessionDB) -> None:
     async with open_linked(db) as (opened, _, blue):
         find_code(await blue.ask("/link"))
         assert await db.contacts.linked_owner("blue", "local") == "red:local"
         stale = await db.mail.inbound_by_key("blue", str(blue.count))
-        assert stale is not None
         assert stale.linked_owner == "red:local"
         await db.contacts.unlink("blue", "local")
         async with opened.runtimes.use(routes.principal_of(stale)) as found:
@@ -255,7 +246,7 @@ async def test_notice_is_shown_only_in_the_chat_of_its_turn(db: AsyncSessionDB) 
     assert noticed == [("red", "dm:local")]
 
 
-@pytest.mark.parametrize("access", ["denied", "forgotten", "not allowed by the settings", "unlinked"])
+@pytest.mark.parametrize("access", ["denied", "not allowed by the settings", "unlinked"])
 async def test_sender_without_access_gets_no_copies(access: str, db: AsyncSessionDB) -> None:
     revoked = set[str]()
 
@@ -266,8 +257,6 @@ async def test_sender_without_access_gets_no_copies(access: str, db: AsyncSessio
         match access:
             case "denied":
                 await db.contacts.deny("blue", "local")
-            case "forgotten":
-                await db.contacts.delete("blue", "local")
             case "unlinked":
                 await db.contacts.unlink("blue", "local")
             case _:

@@ -14,9 +14,8 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, fault_points, types
 from holdfast.gateway import outbox, platform
-from holdfast.store.mail import outbox as stored
-from tests.support import backends, conversations, gateways
-from tests.support.gateways import new_inbound, texts, wait_sent
+from tests.support import conversations, gateways
+from tests.support.gateways import texts, wait_sent
 from tests.support.memory_platform import MemoryPlatform
 from tests.support.polling import until_async
 
@@ -236,20 +235,6 @@ async def test_sent_but_unmarked_message_is_not_sent_again(monkeypatch: pytest.M
         await send_due(sender)
     assert (platform.tried, failures) == (["One"], [])
     assert (await read(db, sent.id)).delivered_at is not None
-
-
-@pytest.mark.parametrize("wrong", ["chat = 'dm:other'", "platform = 'other'", 'address = \'{"chat":"other"}\''])
-async def test_reply_to_another_chat_than_that_of_its_message_is_not_sent(wrong: str) -> None:
-    platform = FailingPlatform(name="other" if "platform" in wrong else "loopback")
-    async with AsyncSessionDB(SessionDB(":memory:")) as db:
-        arrival, _ = await db.mail.add_inbound(new_inbound("1", "Hi"))
-        place: dict[str, Any] = {"platform": "loopback", "chat": "dm:local", "address": {"chat": "local"}}
-        posted = await db.mail.post(types.NewOutgoing(text="Wrong", kind="notice", **place), inbound_id=arrival.id)
-        # The database refuses such a row; this is the second defence.
-        backends.raw(db.db, f"DROP TRIGGER outgoing_content_is_immutable; UPDATE outbox SET {wrong}")
-        async with run_sender(db, platform):
-            await wait_sent(db)
-        assert (platform.tried, (await read(db, posted.id)).error) == ([], stored.WRONG_CHAT)
 
 
 async def test_messages_of_other_processes_hide_no_own_one(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:

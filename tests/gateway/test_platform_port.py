@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import AsyncSessionDB, config, errors, events, types
-from holdfast.gateway import gateway, gateway_context, inbound, outbox, platform, routes, turn_progress, worker
+from holdfast.gateway import gateway, gateway_context, inbound, outbox, platform, routes, turn_progress
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
@@ -172,7 +172,6 @@ async def test_draft_of_a_dead_process_is_deleted_with_its_message(db: AsyncSess
     chat = Chatty()
     found, _ = await db.mail.add_inbound(new_inbound("1", "Hi"))
     draft = await outbox.post_draft(db, gateway_context.reply_address(found), found.id)
-    assert draft is not None
     await db.mail.mark_delivered(draft.id, "draft-1")
     assert await inbound.InboundHandler(db, lambda _: None).delete("loopback", "1")
     async with open_gateway(db, ScriptedModel(), platforms=[chat]):
@@ -241,7 +240,6 @@ async def test_notice_about_a_refused_file_follows_the_text_or_the_deletion_of_t
     found, _ = await db.mail.add_inbound(new_inbound("1", "Hi"))
     to = gateway_context.reply_address(found)
     draft = await outbox.post_draft(db, to, found.id)
-    assert draft is not None
     await db.mail.mark_delivered(draft.id, "draft-1")
     place = {"platform": to.platform, "chat": to.chat, "address": to.address}
     file = types.NewOutgoing(text=text, attachments=[blob.digest], file_names={blob.digest: "a.csv"}, **place)
@@ -276,16 +274,6 @@ async def test_choice_answers_its_own_question_only(db: AsyncSessionDB) -> None:
     assert " ".join(" ".join(texts(chat.sent)).split()).count("This approval is no longer pending.") == 2
     assert [each.label for each in new.choices][-1] == "Deny"
     assert all(len(each.text) <= 64 for each in new.choices)  # Telegram's limit of a button.
-
-
-@pytest.mark.parametrize(("key", "attempts", "outcome"), [("1", 0, "replaced"), ("1", 1, None), ("3", 0, None)])
-async def test_edit_replaces_waiting_message(key: str, attempts: int, outcome: str | None, db: AsyncSessionDB) -> None:
-    waiting, _ = await db.mail.add_inbound(new_inbound(key, "Hi"))
-    edit, _ = await db.mail.add_inbound(new_inbound("2", "Ho", parts=[{"type": "edit", "key": "1"}]))
-    if attempts:
-        lease = await db.mail.acquire_chat_lease(f"route:{waiting.route}")
-        waiting = await db.mail.begin_inbound(lease, waiting.id, "talk") or waiting
-    assert worker.withdrawal(waiting, [edit]) == outcome
 
 
 async def test_quoted_message_reaches_the_model_and_settled_ones_cannot_be_deleted(db: AsyncSessionDB) -> None:

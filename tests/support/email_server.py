@@ -30,7 +30,6 @@ def parse(raw: bytes) -> EmailMessage:
 
 def text_of(mail: EmailMessage) -> str:
     body = mail.get_body(("plain",))
-    assert body is not None
     return str(body.get_content()).strip()
 
 

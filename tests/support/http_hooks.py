@@ -7,7 +7,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
@@ -29,17 +29,13 @@ def hook(secret: str = SECRET, **given: Any) -> webhooks.HookConfig:
     return webhooks.HookConfig(secret, settings.Hook("SECRET", **given))
 
 
-class Hooks:
+class Hooks(NamedTuple):
     """A gateway with webhooks, and a client of it."""
 
-    def __init__(
-        self,
-        client: httpx2.AsyncClient,
-        chat: MemoryPlatform,
-        platform: http_platform.HttpPlatform,
-        opened: gateway.Gateway,
-    ) -> None:
-        self.client, self.chat, self.platform, self.gateway = client, chat, platform, opened
+    client: httpx2.AsyncClient
+    chat: MemoryPlatform
+    platform: http_platform.HttpPlatform
+    gateway: gateway.Gateway
 
     async def post(
         self, body: bytes = BODY, name: str = "build", id: str = "", headers: Mapping[str, str] = {}

@@ -47,17 +47,11 @@ class Homeserver:
         (folder / "homeserver.yaml").write_text(json.dumps(self._config()))
 
     def _config(self) -> dict[str, Any]:
-        folder = self._folder
+        folder, resources = self._folder, [{"names": ["client", "media"]}]
+        listener = {"port": self.port, "bind_addresses": ["127.0.0.1"], "type": "http", "resources": resources}
         return {
             "server_name": "test",
-            "listeners": [
-                {
-                    "port": self.port,
-                    "bind_addresses": ["127.0.0.1"],
-                    "type": "http",
-                    "resources": [{"names": ["client", "media"]}],
-                }
-            ],
+            "listeners": [listener],
             "database": {"name": "sqlite3", "args": {"database": str(folder / "synapse.db")}},
             "media_store_path": str(folder / "media"),
             "signing_key_path": str(folder / "signing.key"),
@@ -70,9 +64,7 @@ class Homeserver:
             "report_stats": False,
             "trusted_key_servers": [],
             "suppress_key_server_warning": True,
-            "rc_message": _FAST,
-            "rc_room_creation": _FAST,
-            "rc_registration": _FAST,
+            **dict.fromkeys(("rc_message", "rc_room_creation", "rc_registration"), _FAST),
             "rc_invites": {"per_room": _FAST, "per_user": _FAST, "per_issuer": _FAST},
             "rc_joins": {"local": _FAST},
         }
@@ -89,7 +81,6 @@ class Homeserver:
             self.process.wait()
 
     def _is_up(self) -> bool:
-        assert self.process is not None
         assert self.process.poll() is None, (self._folder / "output").read_text()
         with suppress(urllib.error.URLError):
             self.request("GET", "/_matrix/client/versions")

@@ -40,7 +40,6 @@ class MemoryPlatform:
     async def say(self, text: str, **fields: Any) -> types.InboundMessage | None:
         """Receive a message; it is stored when this returns. `fields` are those of a line."""
         await self.wait_ready()
-        assert self.handler is not None
         return await self.handler.receive(loopback.build_incoming(self.name, loopback.LoopbackLine(text, **fields)))
 
     async def send(self, delivery: platform.Delivery) -> str:

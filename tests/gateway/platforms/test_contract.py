@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -12,15 +11,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, config, errors, types
-from holdfast.app import gateway as app_gateway
-from holdfast.gateway import gateway, platform, routes, settings
+from holdfast import AsyncSessionDB, errors
+from holdfast.gateway import gateway, platform
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
-from holdfast.model import base as models
 from tests.support import agents, chat_adapters, gateways, platform_contract, platform_kills
 from tests.support.chat_adapters import ChatAdapter
 from tests.support.polling import until_async
@@ -67,28 +63,6 @@ async def test_killed_gateway_loses_nothing_and_repeats_no_confirmed_message(
     chat: ChatAdapter, point: str, tmp_path: Path
 ) -> None:
     await platform_kills.check_kill(chat, point, tmp_path)
-
-
-@pytest.mark.parametrize("chat", ["telegram"], indirect=True)
-async def test_end_of_a_process_is_reported_in_its_chat(chat: ChatAdapter, tmp_path: Path) -> None:
-    """The program runs a real process, whose end reaches the chat by its watcher and the inbox."""
-    os.mkfifo(pipe := tmp_path / "pipe")
-    start = types.ToolCall("1", "start_process", {"command": f"cat {pipe}"})
-    loaded = config.load({"HOLDFAST_HOME": str(tmp_path), "HOLDFAST_MODEL": "offline"}, files=False)
-    wanted = settings.GatewaySettings(allow={chat.name: [chat.service.sender]}, shell=True, poll=0.02)
-    program = msgspec.structs.replace(loaded, gateway=wanted)
-    async with app_gateway.serve(program, platforms=[chat.load()]) as opened:
-        await opened.gateway.wait_ready()
-        (first,) = await gateways.wait_settled(opened.db, await chat.say("Hello"), platform=chat.name)
-        await opened.db.permissions.grant(chat.owner, "start_process", by="test")
-        async with opened.gateway.runtimes.use(routes.principal_of(first)) as runtime:
-            agent = await runtime.agents.get(first.conversation_id or "")
-            agent.model = ScriptedModel([models.Reply(calls=(start,)), "Started.", "It ended."])
-            await gateways.wait_settled(opened.db, await chat.say("Build"), platform=chat.name)
-            await asyncio.to_thread(pipe.write_text, "built")
-            await until_async(lambda: chat.shows("It ended."))
-        await gateways.wait_idle(opened.gateway, opened.db)
-    assert (await chat.texts())[1:] == ["Started.", "It ended."]
 
 
 @pytest.mark.parametrize("names", [("telegram", "discord"), ("slack", "email")])

@@ -78,13 +78,11 @@ async def test_mail_is_answered_in_its_thread(mail_server: MailServer, db: Async
         mail_server.deliver(mail)
     (reply,) = mail_server.sent
     inbound = await db.mail.inbound_by_key("email", f"{ANN} {mail['Message-ID']}")
-    assert inbound is not None
     assert (inbound.text, inbound.sender, inbound.name) == ("Subject: Boats\n\nWhen is high water?", ANN, "Ann Ahoi")
     headers = ("From", "To", "Cc", "Subject", "In-Reply-To", "References", "Auto-Submitted")
     wanted = [AGENT, ANN, None, "Re: Boats", mail["Message-ID"], mail["Message-ID"], "auto-replied"]
     assert [reply[name] for name in headers] == wanted
     html = reply.get_body(("html",))
-    assert html is not None
     assert "<strong>noon</strong>" in html.get_content()
     assert "<img" not in html.get_content()
 

@@ -343,8 +343,8 @@ async def test_reply_whose_draft_was_deleted_is_a_new_message(slack_server: Slac
     assert slack_server.texts() == ["Hello"]
     await chat.edit_draft({}, sent, "Hello again")
     assert slack_server.texts() == ["Hello again"]
-    sent = [given for _, given in slack_server.calls if "text" in given]
-    is_literal = [each["parse"] == "none" and str(each["link_names"]).lower() in ("0", "false") for each in sent]
+    posted = [given for _, given in slack_server.calls if "text" in given]
+    is_literal = [each["parse"] == "none" and str(each["link_names"]).lower() in ("0", "false") for each in posted]
     assert is_literal == [True] * 3, "names in a text are not turned into mentions"
 
 

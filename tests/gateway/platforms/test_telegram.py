@@ -312,7 +312,6 @@ def command(text: str) -> dict[str, Any]:
 )
 def test_group_messages_address_the_bot(fields: dict[str, Any], mentioned: bool, text: str) -> None:
     found = read(BotApi().message(**{"text": "Hi", **fields}))
-    assert found is not None
     assert (found.mentioned, found.text) == (mentioned, text)
 
 
@@ -324,21 +323,16 @@ def read(message: dict[str, Any]) -> platform.Incoming | None:
 def test_chat_sender_and_quote_of_a_message() -> None:
     api = BotApi()
     topic = read(api.message("Hi", chat=GROUP, is_topic_message=True, message_thread_id=7))
-    assert topic is not None
     assert (topic.kind, topic.chat) == ("thread", ("-100", "7"))
     assert topic.address == {"chat": -100, "thread": 7, "reply_to": 1}
     reply = read(api.message("Hi", chat=GROUP, message_thread_id=5, reply_to_message={**REPLY, "from": BEN}))
-    assert reply is not None
     assert (reply.kind, reply.reply_to) == ("group", platform.Quote("-100:5", "Which one?", "Ben"))
     selected = read(api.message("Hi", external_reply={"origin": CHANNEL}, quote={"text": "words", "position": 0}))
-    assert selected is not None
     assert selected.reply_to == platform.Quote("external:3", "words", "News")
     private = read(api.message("Hi", is_topic_message=True, message_thread_id=7))
-    assert private is not None
     assert (private.kind, private.chat, private.address) == ("dm", ("42", "7"), {"chat": 42, "thread": 7})
     # Anonymous admins share the id of one user, so that the chat they speak for is the sender.
     anonymous = read(api.message("Hi", chat=GROUP, sender={**ME, "id": 1087968824}, sender_chat=NEWS))
-    assert anonymous is not None
     assert (anonymous.sender, anonymous.name) == ("-200", "News")
     assert read(api.message("Hi", sender=HELPER)) is None
     assert read(api.message("Hi", sender_chat=GROUP, is_automatic_forward=True)) is None
@@ -349,12 +343,9 @@ def test_hostile_names_and_topics_are_cleaned_or_ignored() -> None:
     group, created = {**GROUP, "title": name}, {**CREATED, "forum_topic_created": {"name": name, "icon_color": 1}}
     person, quoted = {**ANN, "first_name": name}, {**REPLY, "from": {**BEN, "first_name": name}}
     hostile = read(api.message("Hi", chat=group, sender=person, reply_to_message=quoted))
-    assert hostile is not None
-    assert hostile.reply_to is not None
     assert (hostile.name, hostile.reply_to.name) == ("Ann /stop", "Ann /stop")
     anonymous = {"sender": {**ME, "id": 1087968824}, "sender_chat": group, "reply_to_message": created}
     topic = read(api.message("Hi", chat=group, is_topic_message=True, message_thread_id=7, **anonymous))
-    assert topic is not None
     assert (topic.name, topic.reply_to) == ("Ann /stop", None)
 
 
