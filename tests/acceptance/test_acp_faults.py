@@ -41,9 +41,6 @@ def alive(pid: int) -> bool:
     return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-# --- killed processes -----------------------------------------------------------------------------------
-
-
 async def test_editor_killed_in_a_turn_leaves_no_process_and_loses_no_message(tmp_path: Path) -> None:
     async with editor.open_editor(tmp_path) as first:
         session = await first.new(str(tmp_path))
@@ -111,9 +108,6 @@ async def test_prints_and_logs_go_to_standard_error_only(tmp_path: Path) -> None
         assert "to the other" in made.text()
         await polling.until_async(lambda: heard.read_text().count("and noise") == 20)
     assert heard.read_text().count("noise") == 60
-
-
-# --- two editors -------------------------------------------------------------------------------------
 
 
 async def test_two_editors_on_one_session_take_turns(tmp_path: Path) -> None:

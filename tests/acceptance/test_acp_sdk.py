@@ -77,9 +77,6 @@ def chunk_text(updates: list[acp_schema.Frame], kind: str) -> str:
     return "".join(each["content"].get("text", "") for each in updates if each["sessionUpdate"] == kind)
 
 
-# --- scenarios -----------------------------------------------------------------------------------------
-
-
 def test_vendored_schema_is_the_published_one(sdk: tuple[npm.Node, Path]) -> None:
     whole = json.loads((sdk[1] / "schema" / "v1" / "schema.unstable.json").read_text("utf-8"))
     kept = json.loads(acp_schema.VENDORED.read_text("utf-8"))

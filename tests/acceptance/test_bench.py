@@ -33,14 +33,8 @@ LINES = {
     "retention.context.2000", "retention.context.8000", "retention.asked", "retention.recall",
 }  # fmt: skip
 
-COUNTED = {
-    "shared.lost": 0,
-    "shared.refused": 0,
-    "hints.missed": 0,
-    "pg.one.lost": 0,
-    "fire": 15,
-    "retention.recall": 200,
-}
+COUNTED = dict.fromkeys(("shared.lost", "shared.refused", "hints.missed", "pg.one.lost"), 0)
+COUNTED |= {"fire": 15, "retention.recall": 200}
 
 
 def test_quick_bench_measures_every_line() -> None:

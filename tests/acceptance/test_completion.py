@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,27 +33,17 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class Window(Terminal):
-    """A shell in a terminal."""
-
-    def completed(self, begun: str) -> str:
-        """Press Tab after this text and return the completed line."""
-        self.tmux("send-keys", "-l", f"holdfast {begun}")
-        # What is typed behind the cursor shows as a space only where something else follows.
-        self.wait_for(f"% holdfast {begun}".rstrip())
-        self.tmux("send-keys", "Tab")
-        self.tmux("send-keys", "-l", "END")
-        screen = self.wait_for("END")
-        self.tmux("send-keys", "C-u")
-        self.tmux("send-keys", "C-l")
-        return next(line for line in screen.splitlines() if "END" in line).partition("% holdfast ")[2]
-
-
-@pytest.fixture
-def window(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Window]:
-    made = Window(tmp_path_factory.mktemp("tmux") / "socket")
-    yield made
-    made.tmux("kill-server")
+def complete(terminal: Terminal, begun: str) -> str:
+    """Press Tab after this text and return the completed line."""
+    terminal.tmux("send-keys", "-l", f"holdfast {begun}")
+    # What is typed behind the cursor shows as a space only where something else follows.
+    terminal.wait_for(f"% holdfast {begun}".rstrip())
+    terminal.tmux("send-keys", "Tab")
+    terminal.tmux("send-keys", "-l", "END")
+    screen = terminal.wait_for("END")
+    terminal.tmux("send-keys", "C-u")
+    terminal.tmux("send-keys", "C-l")
+    return next(line for line in screen.splitlines() if "END" in line).partition("% holdfast ")[2]
 
 
 SHELLS = {
@@ -64,19 +53,19 @@ SHELLS = {
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_shell_completes_words_and_conversations(window: Window, installed: Installed, home: Path, shell: str) -> None:
+def test_shell_completes_words_and_titles(terminal: Terminal, installed: Installed, home: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     options, setup = SHELLS[shell]
     env = installed.environment(home, TERM="screen", SHELL="/bin/sh", HOLDFAST_HOME=str(home / "data"))
-    window.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, shell, *options, env=env)
-    window.type(f"PS1='{'%%' if shell == 'zsh' else '%'} '; {setup} && clear && echo REA''DY")
-    window.wait_for("READY")
+    terminal.tmux("new-session", "-d", "-x", "110", "-y", "40", "-c", home, shell, *options, env=env)
+    terminal.type(f"PS1='{'%%' if shell == 'zsh' else '%'} '; {setup} && clear && echo REA''DY")
+    terminal.wait_for("READY")
     for begun, whole in OFFERS:
-        assert window.completed(begun) == f"{whole}END", begun
+        assert complete(terminal, begun) == f"{whole}END", begun
     if shell == "zsh":
-        window.type("holdfast sessions show ", "Tab")
-        screen = window.wait_for(f"-- {TITLE}")
+        terminal.type("holdfast sessions show ", "Tab")
+        screen = terminal.wait_for(f"-- {TITLE}")
         listed = [line.split() for line in screen.splitlines() if " -- " in line]
         assert ["food_2", "--", "More", "food"] in listed
         assert ["lisbon_1", "--", *TITLE.split()] in listed

@@ -46,9 +46,6 @@ async def call(connected: servers.McpServers, name: str, **arguments: Any) -> An
         return await plan.go()
 
 
-# --- server-filesystem ---------------------------------------------------------------------------------
-
-
 async def test_filesystem_server_reads_and_writes_inside_the_root_only(tmp_path: Path) -> None:
     inside = tmp_path / "inside"
     inside.mkdir()
@@ -63,9 +60,6 @@ async def test_filesystem_server_reads_and_writes_inside_the_root_only(tmp_path:
             await call(connected, "fs__read_text_file", path="/etc/passwd")
         with pytest.raises(errors.ToolFailed, match="fs: "):
             await call(connected, "fs__read_text_file", path=str(inside / "absent.txt"))
-
-
-# --- server-everything, both ways ----------------------------------------------------------------------
 
 
 @contextmanager

@@ -190,10 +190,8 @@ async def test_four_clients_share_one_conversation_while_processes_are_killed(
     ):
         bot = server.register("bot")
         async with matrix_server.person(server, bot) as ann, AsyncSessionDB(SessionDB(data / "holdfast.db")) as db:
-            (data / "config.toml").write_text(
-                SETTINGS.format(model=provider_process.MODEL, port=port, homeserver=server.url, sender=ann.user_id),
-                "utf-8",
-            )
+            places = {"port": port, "homeserver": server.url, "sender": ann.user_id}
+            (data / "config.toml").write_text(SETTINGS.format(model=provider_process.MODEL, **places), "utf-8")
             await compaction.fill(db, 200)
             conversation = Conversation(db, (await db.head(TALK)).last_seq)
             with Gateway(tmp_path, {**provider.env, "MATRIX_TOKEN": bot.token}) as gateway:

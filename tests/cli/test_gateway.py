@@ -22,18 +22,9 @@ from tests.support.provider_process import hanging_reply, reply, serve
 PLACE = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
 
 
-def create_code(home: Path, name: str = "Ann") -> str:
-    with SessionDB(home / "holdfast.db") as db:
-        code = db.contacts.create_pairing_code("telegram", "42", name)
-    assert code is not None
-    return code
-
-
-# --- access ------------------------------------------------------------------------------------------
-
-
 def test_pairing_code_gives_access_once(holdfast: Holdfast, home: Path) -> None:
-    code = create_code(home, "\x1b[2JAnn\u202e")
+    with SessionDB(home / "holdfast.db") as db:
+        code = db.contacts.create_pairing_code("telegram", "42", "\x1b[2JAnn\u202e") or ""
     done = holdfast("gateway", "pair", f"{code[:4].lower()}-{code[4:]}")
     assert done.code == 0
     assert "Ann" in done.out
@@ -59,9 +50,6 @@ def test_people_lists_allowed_and_denied_contacts(holdfast: Holdfast, configure:
     done = holdfast("gateway", "allow", "telegram", "42")
     assert done.code == 2
     assert "Remove the sender from `gateway.deny` first" in done.sentence
-
-
-# --- queues ------------------------------------------------------------------------------------------
 
 
 def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home: Path, configure: Configure) -> None:
@@ -102,9 +90,6 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         refused = holdfast("gateway", "retry", str(waits.id), "--json")
         assert (refused.code, refused.data["sent"], len(refused.data["refused"])) == (1, [], 1)
         assert [each.text for each in db.mail.due_outgoing("telegram", now=waits.at + 100)] == ["The late"]
-
-
-# --- the process -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

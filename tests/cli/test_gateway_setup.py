@@ -203,9 +203,6 @@ async def test_platform_is_chosen_from_the_list_and_a_token_is_created(tmp_path:
     assert not [each for each in home.iterdir() if each.name not in ("config.toml", "gateway.env")]
 
 
-# --- without a terminal ------------------------------------------------------------------------------
-
-
 def test_setup_without_terminal_prints_the_settings_to_add(holdfast: Holdfast, home: Path) -> None:
     done = holdfast("gateway", "setup", "telegram")
     assert done.code == 2
@@ -242,9 +239,6 @@ def test_check_hides_secrets_of_plugins(tmp_path: Path, configure: Configure, mo
     configure("[gateway.chatty]\ntoken_env = 'TOKEN'\n").with_name("gateway.env").write_text("TOKEN=chatty-secret\n")
     done = cli_in_process.run(tmp_path, "gateway", "setup", "chatty", "--check")
     assert ("Wrong ***" in done.out, "chatty-secret" in done.out + done.err) == (True, False)
-
-
-# --- files -------------------------------------------------------------------------------------------
 
 
 EDITS: list[tuple[str, Mapping[tuple[str, ...], object], str]] = [

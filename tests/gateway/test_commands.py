@@ -17,9 +17,9 @@ from tests.support.agents import shape
 from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
 
 
-async def send(db: AsyncSessionDB, *lines: str, script: tuple[str, ...] = ("ok",) * 9, **given: Any) -> list[str]:
+async def send(db: AsyncSessionDB, *lines: str, model: Any = None, **given: Any) -> list[str]:
     """Send lines, each after the reply to the one before; return the replies."""
-    async with open_gateway(db, ScriptedModel(script), **given) as (_, chat):
+    async with open_gateway(db, model or ScriptedModel(["ok"] * 9), **given) as (_, chat):
         for number, line in enumerate(lines, 1):
             await chat.say(line, key=str(number))
             await chat.replies(number)
@@ -70,11 +70,8 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
 
 
 async def test_admin_changes_the_model_of_the_chat(db: AsyncSessionDB) -> None:
-    async with open_gateway(db, agents.ModelChoice(), is_admin=gateway_context.is_always) as (_, chat):
-        for number, line in enumerate(("Hi", "/model second", "Hi"), 1):
-            await chat.say(line, key=str(number))
-            await chat.replies(number)
-    before, changed, after = texts(chat.sent)
+    options = {"model": agents.ModelChoice(), "is_admin": gateway_context.is_always}
+    before, changed, after = await send(db, "Hi", "/model second", "Hi", **options)
     assert (before, changed[:23], after) == ("first", "The model is second now", "second")
 
 

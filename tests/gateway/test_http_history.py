@@ -11,11 +11,10 @@ import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, types
-from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway.platforms.http import chat_completions, chat_requests, inline_images, request_history
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
-from tests.support import backends, conversations, gateways
+from tests.support import backends, conversations, gateways, http_gateway
 from tests.support.agents import calls, says
 from tests.support.http_gateway import ANN, BOB, Web, echo, error_of, message_words, open_web, streamed_text, text_of
 from tests.support.polling import until_async
@@ -288,13 +287,9 @@ def test_side_request_is_recognised_by_its_beginning(text: str, expected: bool) 
     assert not chat_completions.is_side_request(later, ["Name this chat:"])
 
 
-async def refuse_bob(incoming: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
-    return gateway_platform.AdmissionResult(incoming.sender != "bob")
-
-
 async def test_side_requests_are_answered_and_leave_nothing_behind(db: AsyncSessionDB) -> None:
     model = ScriptedModel(["A title", "Another", errors.ModelError("Out of order."), *["A title"] * 99])
-    async with open_web(db, model, checks=[refuse_bob]) as web:
+    async with open_web(db, model, checks=[http_gateway.refuse_bob]) as web:
         whole = await web.ask(TITLE, max_completion_tokens=9)
         assert (text_of(whole), whole.json()["usage"]["total_tokens"] > 0) == ("A title", True)
         assert streamed_text(await web.ask(LIBRECHAT, stream=True)) == "Another"

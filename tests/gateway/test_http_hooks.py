@@ -82,9 +82,6 @@ async def test_refused_delivery_has_a_reason_and_notifies_no_chat(db: AsyncSessi
     assert set((await db.mail.counts()).values()) == {0}
 
 
-# --- signatures -------------------------------------------------------------------------------------------
-
-
 def test_signature_is_that_of_the_specification() -> None:
     # The example of the reference libraries of Standard Webhooks.
     secret, body = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", b'{"test": 2432232314}'
@@ -198,9 +195,6 @@ async def test_slow_client_cannot_shut_out_another(monkeypatch: pytest.MonkeyPat
         for post in posts[1:]:
             post.cancel()
         await asyncio.wait(posts)
-
-
-# --- callbacks -------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

@@ -14,11 +14,10 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from holdfast import AsyncSessionDB, errors
-from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings
 from holdfast.gateway.platforms.http import http_platform, requests, server
 from holdfast.model import ScriptedModel
-from tests.support import gateways
+from tests.support import gateways, http_gateway
 from tests.support.http_gateway import ANN, BOB, PATH, TOKENS, client_of, error_of, open_web, text_of
 from tests.support.polling import until_async
 
@@ -166,15 +165,11 @@ def test_weak_or_invalid_token_is_refused_and_not_shown(token: str) -> None:
     assert not token or token not in str(refused.value)
 
 
-async def refuse_bob(incoming: gateway_platform.Incoming, _route: str) -> gateway_platform.AdmissionResult:
-    return gateway_platform.AdmissionResult(incoming.sender != "bob")
-
-
 async def test_refused_sender_writes_nothing_not_even_its_history(db: AsyncSessionDB) -> None:
     await db.create_session("talk", source="http", owner="http:bob")
     before = {"role": "user", "content": [{"type": "text", "text": "BOBWROTE"}, DATA_PICTURE]}
     body = {"user": "x", "messages": [before, {"role": "assistant", "content": "Yes."}, USER]}
-    async with open_web(db, ScriptedModel(["Hello!"]), checks=[refuse_bob]) as web:
+    async with open_web(db, ScriptedModel(["Hello!"]), checks=[http_gateway.refuse_bob]) as web:
         for headers in (BOB, BOB | {"x-conversation-id": "talk"}):
             assert (await web.post(body, headers)).status_code == 403
         assert len(await db.list_sessions()) == 1

@@ -174,9 +174,6 @@ async def test_deletion_of_a_message_withdraws_its_edits(db: AsyncSessionDB) -> 
     assert (set(withdrawn), withdrawn[2]) == ({"replaced", "interrupted"}, "interrupted")
 
 
-# --- limits -----------------------------------------------------------------------------------------------
-
-
 async def store(db: AsyncSessionDB, count: int, at: float = NOW, route: str = ROUTE) -> None:
     for number in range(count):
         await db.mail.add_inbound(new_inbound(f"{route}:{at}:{number}", "x", route=route, sender="ann", at=at))

@@ -98,9 +98,6 @@ async def test_joined_messages_are_the_same_message_after_a_crash(db: AsyncSessi
     assert content_parts.text(model.requests[0].messages[-1].content) == "One\n\nTwo"
 
 
-# --- steer --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("mode", "line", "waiting"), [("steer", "Quickly", []), ("queue", "/steer Quickly", ["Two"])])
 async def test_steering_message_reaches_the_turn_before_its_next_step(
     mode: str, line: str, waiting: list[str], db: AsyncSessionDB
@@ -209,9 +206,6 @@ async def test_turn_in_a_shared_chat_is_steered_by_its_sender_only(db: AsyncSess
     assert steered == f"{note}\n\n> Quickly\n"
 
 
-# --- interrupt ----------------------------------------------------------------------------------------
-
-
 async def test_interrupting_messages_are_answered_as_one_without_the_old_reply(db: AsyncSessionDB) -> None:
     model = gateways.HeldModel("Half an ans", *["All of it."] * 3)
     async with gateways.open_gateway(db, model, settings=INTERRUPT) as (opened, chat):
@@ -244,9 +238,6 @@ async def test_turn_is_not_interrupted_before_its_message_is_stored(db: AsyncSes
         await gateways.wait_idle(opened, db)
     assert NOT_SENT not in gateways.texts(chat.sent)
     assert (one.seq, two.outcome) == (3, "answered")
-
-
-# --- the queue, and a store that fails ----------------------------------------------------------------------
 
 
 async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: AsyncSessionDB) -> None:

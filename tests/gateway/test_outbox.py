@@ -65,6 +65,23 @@ async def run_sender(
             await task
 
 
+async def send_due(sender: outbox.Sender) -> None:
+    await sender._poll()
+    await asyncio.gather(*sender._sending.values())
+
+
+async def retry_until(sender: outbox.Sender, clock: conversations.Clock, condition: Callable[[], Any]) -> None:
+    """Let the pauses between the attempts pass until a condition holds."""
+
+    def advance() -> Any:
+        if not sender._sending:  # A clock that moves meanwhile is that of a process that slept.
+            clock.advance(outbox.MAX_RETRY)
+        sender.wake()
+        return condition()
+
+    await until_async(advance)
+
+
 async def read(db: AsyncSessionDB, id_: int) -> types.Outgoing:
     found = await db.mail.outgoing(id_)
     assert found is not None
@@ -131,13 +148,10 @@ async def test_message_is_given_up_after_a_number_of_attempts(failure: type[Exce
         one = await db.mail.post(message("One"))
 
         async def is_given_up() -> bool:
-            if not sender._sending:  # A clock that moves meanwhile is that of a process that slept.
-                clock.advance(outbox.MAX_RETRY)
-            sender.wake()
             return not (await read(db, one.id)).open
 
         async with run_sender(db, platform, clock) as sender:
-            await until_async(is_given_up)
+            await retry_until(sender, clock, is_given_up)
         assert len(platform.tried) == attempts
 
 
@@ -157,22 +171,13 @@ async def test_file_that_cannot_be_sent_is_named_in_a_notice_and_blocks_nothing(
         attached = msgspec.structs.replace(message("One"), attachments=[digest], file_names={digest: "a.csv"})
         for each in (attached, message("Two")):
             await db.mail.post(each)
-        path = Path(db.db.blobs.files.path(digest))
-        if problem == "missing":
+        path, chat = Path(db.db.blobs.files.path(digest)), Uploading()
+        if problem != "slow":
             path.unlink()
-        elif problem == "damaged":
-            path.chmod(0o600)
+        if problem == "damaged":
             path.write_bytes(b"x")
-        chat = Uploading()
-
-        async def are_sent() -> bool:
-            if not sender._sending:
-                clock.advance(outbox.MAX_RETRY)
-            sender.wake()
-            return len(chat.sent) == 2
-
         async with run_sender(db, chat, clock) as sender:
-            await until_async(are_sent)
+            await retry_until(sender, clock, lambda: len(chat.sent) == 2)
     reason = outbox.TIMED_OUT if problem == "slow" else "The stored file is missing or damaged."
     assert texts(chat.sent) == [f"One\n\nNot sent: `a.csv` ({reason[:-1]})", "Two"]
     assert chat.tried.count("a,b") == (outbox.MAX_SLOW_FILES if problem == "slow" else 0)
@@ -191,18 +196,11 @@ async def test_slow_send_keeps_its_lease() -> None:
         await db.mail.post(message("One"))
         async with run_sender(db, slow, clock), asyncio.timeout(60):
             await gate.reached.wait()
-            second = outbox.Sender(db, other, clock)
             clock.advance(platform.SEND_SECONDS)
-            await second._poll()
-            await asyncio.gather(*second._sending.values())
+            await send_due(outbox.Sender(db, other, clock))
             gate.go.set()
             await wait_sent(db)
         assert (slow.tried, other.tried) == (["One"], [])
-
-
-async def send_due(sender: outbox.Sender) -> None:
-    await sender._poll()
-    await asyncio.gather(*sender._sending.values())
 
 
 async def test_process_that_was_suspended_before_a_send_does_not_send(monkeypatch: pytest.MonkeyPatch) -> None:

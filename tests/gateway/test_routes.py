@@ -78,9 +78,6 @@ def test_routes_and_owners_of_any_two_chats_are_different(
     assert other.kind == "dm" or owner != owner_of(other, shared=True)
 
 
-# --- the conversation of a route -----------------------------------------------------------------------------
-
-
 async def begin(db: AsyncSessionDB, name: str = "talk", *, bind: bool = True) -> None:
     await db.create_session(name, source="test", owner=SENDER.owner)
     await db.append_message(name, role="user", content="Hi")
@@ -118,9 +115,6 @@ async def test_id_of_a_deleted_conversation_is_not_reused(db: AsyncSessionDB) ->
     await begin(db, coming, bind=False)
     await db.delete_conversation(coming)
     assert await bindings.target(ROUTE, SENDER) != coming
-
-
-# --- resets ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import httpx2
 
 from holdfast import AsyncSessionDB, types
 from holdfast.gateway import gateway
+from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms.http import http_platform
 from holdfast.model import base as models
@@ -22,13 +24,13 @@ ANN, BOB = ({"authorization": f"Bearer {token}"} for token in TOKENS)
 PATH = "/v1/chat/completions"
 
 
+@dataclasses.dataclass
 class Web:
     """A gateway, its platform, and a client."""
 
-    def __init__(
-        self, opened: gateway.Gateway, platform: http_platform.HttpPlatform, client: httpx2.AsyncClient
-    ) -> None:
-        self.gateway, self.platform, self.client = opened, platform, client
+    gateway: gateway.Gateway
+    platform: http_platform.HttpPlatform
+    client: httpx2.AsyncClient
 
     async def ask(self, *texts: str, headers: Mapping[str, str] = ANN, **given: Any) -> httpx2.Response:
         """Send messages, which are alternately the user's and the assistant's, and return the response."""
@@ -68,6 +70,10 @@ async def open_web(
         while not platform.is_ready:
             await asyncio.sleep(0)
         yield Web(opened, platform, client)
+
+
+async def refuse_bob(incoming: gateway_platform.Incoming, _: str) -> gateway_platform.AdmissionResult:
+    return gateway_platform.AdmissionResult(incoming.sender != "bob")
 
 
 def text_of(answered: httpx2.Response) -> str:

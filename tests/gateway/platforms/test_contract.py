@@ -137,21 +137,14 @@ async def test_slow_upload_is_ended_by_the_time_limit_of_the_gateway(chat: ChatA
             await loaded.close()
 
 
-# --- settings -------------------------------------------------------------------------------------------------
-
 TOKEN = "secret-of-the-settings"
 SECRETS = {"TOKEN": TOKEN, "APP": TOKEN, "TELEGRAM": "123456:AAF-secret", "EMPTY": " "}
 SLACK = {"bot_token_env": "TOKEN", "app_token_env": "APP"}
 MATRIX = {"homeserver": "https://matrix.test", "token_env": "TOKEN"}
 EMAIL = {"address": "agent@holdfast.test", "password_env": "TOKEN", "trusted_authserv": "mx.test"}
 EMAIL |= {"imap_host": "127.0.0.1", "imap_security": "none", "smtp_host": "127.0.0.1", "smtp_security": "none"}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "telegram": {"token_env": "TELEGRAM"},
-    "discord": {"token_env": "TOKEN"},
-    "slack": SLACK,
-    "email": EMAIL,
-    "matrix": MATRIX,
-}
+SETTINGS: dict[str, dict[str, Any]] = {"telegram": {"token_env": "TELEGRAM"}, "discord": {"token_env": "TOKEN"}}
+SETTINGS |= {"slack": SLACK, "email": EMAIL, "matrix": MATRIX}
 
 
 @pytest.mark.parametrize(
@@ -160,7 +153,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         *((name, {"colour": "red"}, "unknown field `colour`") for name in SETTINGS),
         ("telegram", {"api_url": "http://example.com"}, "`api_url` must begin with https"),
         ("telegram", {"webhook_url": "https://a.b"}, "`webhook_secret_env`"),
-        ("telegram", {"webhook_url": "http://a.b", "webhook_secret_env": "TOKEN"}, "`webhook_url` must begin"),
         ("telegram", {"token_env": "TOKEN"}, "TOKEN does not contain a token"),
         ("discord", {"token_env": "OTHER"}, "OTHER is not set"),
         ("discord", {"token_env": "EMPTY"}, "EMPTY does not contain a token"),
@@ -168,7 +160,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
         ("slack", {"signing_secret_env": "TOKEN"}, "either `app_token_env`"),
         ("slack", {"app_token_env": None}, "either `app_token_env`"),
         ("slack", {"api_url": "http://slack.com/api/"}, "https://"),
-        ("slack", {"bot_token_env": "OTHER"}, "OTHER is not set"),
         ("email", {"trusted_authserv": ""}, "set `trusted_authserv`"),
         ("email", {"accept_forged_senders": True}, "set `trusted_authserv`"),
         ("email", {"imap_host": "mail.example.org"}, "must be encrypted"),
@@ -176,9 +167,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         ("email", {"address": "Agent <agent@example.org>"}, "mail addresses"),
         ("email", {"aliases": ["*"]}, "mail addresses"),
         ("matrix", {"homeserver": "matrix.test"}, "`homeserver` must be a URL"),
-        ("matrix", {"homeserver": "http://"}, "`homeserver` must be a URL"),
         ("matrix", {"homeserver": "http://matrix.test"}, "must use https, unless it is on this machine"),
-        ("matrix", {"token_env": "OTHER"}, "OTHER is not set"),
     ],
 )
 def test_invalid_settings_are_refused_without_secrets(name: str, changed: dict[str, Any], message: str) -> None:

@@ -280,16 +280,6 @@ async def test_missed_messages_that_are_too_many_are_reported(
     assert (is_received, is_reported) == ((True, False) if missed == 4 else (False, True))
 
 
-async def test_two_gateways_of_one_bot_answer_once(db: AsyncSessionDB, server: DiscordServer) -> None:
-    model = ScriptedModel(["Hello!"])
-    async with running(db, server, model), running(db, server, model):
-        server.interact({"name": "status", "type": 1})
-        await settled(db, server.say("Hi"))
-        await until_async(lambda: len(server.bodies("POST", "/callback")) == 2)
-    assert len(server.sent()) == 2
-    assert server.texts().count("Hello!") == 1
-
-
 async def test_messages_are_sent_while_the_platform_starts_and_stops(db: AsyncSessionDB, server: DiscordServer) -> None:
     chat = load(server)
     async with open_gateway(db, ScriptedModel([]), platforms=[chat], grace=1.0, poll=0.02) as (opened, _):

@@ -58,15 +58,6 @@ async def test_hostile_names_texts_and_topics_stay_data(slack_server: SlackServe
     assert (slack_server.texts(), answer["payload"]) == (["Hello *Ann*!"], {"response_type": "in_channel"})
 
 
-async def test_refresh_request_moves_to_a_new_connection(slack_server: SlackServer) -> None:
-    async with open_recorded(slack_server.platform()) as handler:
-        (old,) = slack_server.sockets
-        await old.send_json({"type": "disconnect", "reason": "refresh_requested"})
-        await until_async(lambda: slack_server.sockets and old not in slack_server.sockets)
-        await slack_server.say("Hi")
-    assert [each.text for each in handler.received] == ["Hi"]
-
-
 async def test_lost_connection_ends_run_for_the_gateway_to_restart(slack_server: SlackServer) -> None:
     chat = slack_server.platform(ping_seconds=0.01)
     running = asyncio.create_task(chat.run(cast("platform.Handler", recording_handler.RecordingHandler())))
@@ -78,6 +69,9 @@ async def test_lost_connection_ends_run_for_the_gateway_to_restart(slack_server:
         await running
 
 
+THREAD = {"channel": "C1", "thread_ts": "7.0"}
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -86,14 +80,9 @@ async def test_lost_connection_ends_run_for_the_gateway_to_restart(slack_server:
         pytest.param({"channel": "C1", "text": f"&lt;@{BOT}&gt; hi"}, None, id="typed mention"),
         pytest.param({"channel": "C1", "text": f"<@{BOT}> hi"}, ("group", ("C1",), "hi"), id="mention"),
         pytest.param({"channel": "C1", "text": f"<@{BOT}> /stop"}, ("group", ("C1",), "/stop"), id="command"),
-        pytest.param(
-            {"channel": "C1", "text": f"<@{BOT}> hi", "thread_ts": "7.0"}, ("thread", ("C1", "7.0"), "hi"), id="thread"
-        ),
-        pytest.param(
-            {"channel": "C1", "text": "hi", "thread_ts": "7.0", "parent_user_id": BOT},
-            ("thread", ("C1", "7.0"), "hi"),
-            id="thread below a message of the bot",
-        ),
+        pytest.param({**THREAD, "text": f"<@{BOT}> hi"}, ("thread", ("C1", "7.0"), "hi"), id="thread"),
+        pytest.param({**THREAD, "text": "hi"}, None, id="thread without a mention"),
+        pytest.param({**THREAD, "text": "hi", "parent_user_id": BOT}, ("thread", ("C1", "7.0"), "hi"), id="own thread"),
         pytest.param({"text": "hi", "bot_id": "B9"}, None, id="message of a bot"),
         pytest.param({"text": "hi", "user": BOT}, None, id="own message"),
         pytest.param({"text": "joined", "subtype": "channel_join"}, None, id="event of a channel"),
