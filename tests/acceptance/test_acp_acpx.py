@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import SessionDB, content_parts
 from tests.acceptance.acpx import Client
 from tests.acceptance.installation import PATIENCE
-from tests.support import polling
+from tests.support import cli_process, polling
 
 DENIED = 5
 """The exit code after it denied every permission request."""
@@ -35,11 +34,7 @@ def session(client: Client) -> Iterator[None]:
 
 
 def user_texts(home: Path) -> list[str]:
-    """Return the user messages of the only conversation, after checking the store."""
-    with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.admin.fsck().ok
-        (head,) = db.list_sessions()
-        return [content_parts.text(each.content) for each in db.transcript(head.id) if each.role == "user"]
+    return [text for role, text in cli_process.read_log(home) if role == "user"]
 
 
 def test_allowed_command_runs_in_the_terminal_and_denied_one_does_not(client: Client) -> None:

@@ -8,20 +8,16 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from holdfast import SessionDB, content_parts
 from holdfast.rpc import frames
 from tests.acceptance import editor
-from tests.support import polling, provider_process
+from tests.support import cli_process, polling, provider_process
 from tests.support.acp_editor import result
 
 HELLO = "Hello there"
 
 
-def stored_texts(home: Path, session: str, role: str = "user") -> list[str]:
-    """Return the texts of this role in the store, after checking the store."""
-    with SessionDB(home / "data" / "holdfast.db") as db:
-        assert db.admin.fsck().ok
-        return [content_parts.text(each.content) for each in db.transcript(session) if each.role == role]
+def stored_texts(home: Path, wanted: str = "user") -> list[str]:
+    return [text for role, text in cli_process.read_log(home) if role == wanted]
 
 
 async def start_command(made: editor.ProcessEditor, session: str) -> tuple[asyncio.Future[Any], int]:
@@ -49,7 +45,7 @@ async def test_editor_killed_in_a_turn_leaves_no_process_and_loses_no_message(tm
         first.vanish()
         assert await first.process.wait() == 0
         await polling.until_async(lambda: not alive(child))
-    assert stored_texts(tmp_path, session)[0] == HELLO
+    assert stored_texts(tmp_path)[0] == HELLO
     async with editor.open_editor(tmp_path) as second:
         await second.load(session)
         assert HELLO in second.text("user_message_chunk")
@@ -65,8 +61,8 @@ async def test_sigterm_ends_the_program_and_keeps_the_partial_answer(tmp_path: P
             await polling.until_async(lambda: "upon" in made.text())
             made.process.send_signal(signal.SIGTERM)
             assert await made.process.wait() == 128 + signal.SIGTERM
-    assert stored_texts(tmp_path, session) == [HELLO]
-    assert stored_texts(tmp_path, session, "assistant")[0].startswith("Once upon ")
+    assert stored_texts(tmp_path) == [HELLO]
+    assert stored_texts(tmp_path, "assistant")[0].startswith("Once upon ")
 
 
 async def test_editor_killed_during_a_permission_request_allows_nothing(tmp_path: Path) -> None:
@@ -78,7 +74,7 @@ async def test_editor_killed_during_a_permission_request_allows_nothing(tmp_path
         made.vanish()
         assert await made.process.wait() == 0
     assert not (tmp_path / "never.txt").exists()
-    assert stored_texts(tmp_path, session) == ["run `touch never.txt`"]
+    assert stored_texts(tmp_path) == ["run `touch never.txt`"]
 
 
 NOISE = """
@@ -123,7 +119,7 @@ async def test_two_editors_on_one_session_take_turns(tmp_path: Path) -> None:
         one.notify("session/cancel", sessionId=session)
         assert [result(await each)["stopReason"] for each in (first, second)] == ["cancelled", "end_turn"]
         assert await one.prompt(session, "And one more") == "end_turn"
-    assert [body for body in stored_texts(tmp_path, session) if "run `" not in body] == [
+    assert [body for body in stored_texts(tmp_path) if "run `" not in body] == [
         HELLO,
         "A word from the other side",
         "And one more",
@@ -140,4 +136,4 @@ async def test_resource_larger_than_the_default_frame_is_stored_and_replayed_unc
         await made.load(session)
         (replayed,) = made.received("user_message_chunk")
         assert replayed["content"]["resource"]["text"] == text
-    assert text in stored_texts(tmp_path, session)[0]
+    assert text in stored_texts(tmp_path)[0]

@@ -30,17 +30,6 @@ def program(home: Path, **said: Any) -> config.Settings:
     return msgspec.structs.replace(loaded, gateway=changed, permissions=(denied,))
 
 
-def use_model(monkeypatch: pytest.MonkeyPatch, *script: model_base.Reply | str) -> ScriptedModel:
-    """Let the program answer with this script."""
-    model = ScriptedModel(script)
-
-    async def choose(*_: object) -> models.ModelChoice:
-        return models.ModelChoice(model)
-
-    monkeypatch.setattr(models, "choose", choose)
-    return model
-
-
 async def receive(chat: MemoryPlatform, key: str, *attachments: platform.Attachment) -> None:
     """Receive a message of Ann with these files."""
     await chat.wait_ready()
@@ -136,8 +125,12 @@ async def test_sent_file_is_attached_also_after_a_crash(crash: str | None, tmp_p
 async def test_file_that_cannot_be_read_is_not_sent(
     path: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def choose(*_: object) -> models.ModelChoice:
+        return models.ModelChoice(model)
+
+    model = ScriptedModel([send_reply(path), "Sorry."])
+    monkeypatch.setattr(models, "choose", choose)
     monkeypatch.setattr(send, "MAX_BYTES", 10)
-    model = use_model(monkeypatch, send_reply(path), "Sorry.")
     folder = tmp_path / "gateway" / "chat:ann"
     (folder / "private").mkdir(parents=True)
     for name in ("../secret.txt", "large.bin", ".env", "private/plan.txt"):

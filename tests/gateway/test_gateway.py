@@ -138,30 +138,24 @@ async def test_failed_turn_is_reported_and_settled(db: AsyncSessionDB) -> None:
     assert sent.text.endswith("/new to begin a new conversation.")
 
 
-class Failure:
-    """A fault hook that raises an error when a point is reached for the first time."""
-
-    def __init__(self, point: str, error: Exception) -> None:
-        self._point, self._error, self.raised = point, error, False
-
-    def __call__(self, point: str) -> None:
-        if point == self._point and not self.raised:
-            self.raised = True
-            raise self._error
-
-
 async def send_with_failure(
-    db: AsyncSessionDB, failure: Failure, monkeypatch: pytest.MonkeyPatch, text: str
+    db: AsyncSessionDB, point: str, error: Exception, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> tuple[types.InboundMessage, list[types.Outgoing]]:
-    """Send a second message with a failure in between; return it and its replies."""
+    """Send a second message with an error when a fault point is first reached; return it and its replies."""
+    failures = [error]
+
+    def fail(reached: str) -> None:
+        if reached == point and failures:
+            raise failures.pop()
+
     async with gateways.open_gateway(db, ScriptedModel(["Yes."] * 9), poll=POLL) as (opened, chat):
         await gateways.settle(db, chat, "Before", key="0")
         await gateways.wait_idle(opened, db)
         with monkeypatch.context() as patched:
-            patched.setattr(fault_points, "hook", failure)
+            patched.setattr(fault_points, "hook", fail)
             found = await gateways.settle(db, chat, text, key="1")
             await gateways.wait_idle(opened, db)
-    assert failure.raised
+    assert failures == []
     return found, [each for each in chat.sent if each.inbound_id == found.id]
 
 
@@ -170,7 +164,7 @@ async def send_with_failure(
 async def test_message_has_one_outcome_and_one_reply_after_any_failure(
     point: str, error: Exception, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    found, sent = await send_with_failure(db, Failure(point, error), monkeypatch, "Hi")
+    found, sent = await send_with_failure(db, point, error, monkeypatch, "Hi")
     assert (found.seq, [each.address for each in sent]) == (3, [{"chat": "local"}])
     assert (await db.mail.replies(found.id))[0].text == sent[0].text
     said = [role for role, _ in shape(await db.transcript(found.conversation_id or ""))]
@@ -181,8 +175,7 @@ async def test_message_has_one_outcome_and_one_reply_after_any_failure(
 async def test_command_runs_at_most_once_after_any_failure(
     step: str, monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
 ) -> None:
-    failure = Failure(f"gateway.{step}", RuntimeError("a bug"))
-    _, (sent,) = await send_with_failure(db, failure, monkeypatch, "/branch")
+    _, (sent,) = await send_with_failure(db, f"gateway.{step}", RuntimeError("a bug"), monkeypatch, "/branch")
     done = len(await db.list_sessions(owner="loopback:local")) - 1
     assert (done, sent.text == commands.NOT_REPEATED.format(line="/branch")) in ((1, False), (0, True))
 

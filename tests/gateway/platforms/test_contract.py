@@ -178,9 +178,10 @@ def test_invalid_settings_are_refused_without_secrets(name: str, changed: dict[s
     assert not any(secret.strip() and secret in str(refused.value) for secret in SECRETS.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "library"), [("telegram", "telegram"), ("discord", "discord"), ("slack", "slack_sdk"), ("matrix", "nio")]
-)
+LIBRARIES = {"telegram": "telegram", "discord": "discord", "slack": "slack_sdk", "matrix": "nio"}
+
+
+@pytest.mark.parametrize(("name", "library"), LIBRARIES.items())
 def test_missing_extra_is_named_with_its_command(name: str, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugins.load({name: SETTINGS[name]}, SECRETS)
     for module in [each for each in sys.modules if each.startswith(f"holdfast.gateway.platforms.{name}")]:

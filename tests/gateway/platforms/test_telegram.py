@@ -76,9 +76,8 @@ async def test_message_is_answered_in_its_chat(db: AsyncSessionDB, api: BotApi, 
     assert (found.text, found.sender, found.name) == ("Is 1 < 2?", "42", "Ann")
     assert (found.route, api.texts()) == ("agent:main:telegram:dm:42", ["Yes & no."])
     assert api.called("sendMessage")[0]["link_preview_options"] == {"is_disabled": True}
-    assert {"command": "stop", "description": "Stop the running turn or command; stored messages stay."} in (
-        api.called("setMyCommands")[0]["commands"]
-    )
+    stop = {"command": "stop", "description": "Stop the running turn or command; stored messages stay."}
+    assert stop in api.called("setMyCommands")[0]["commands"]
     assert api.called("sendChatAction")[0] == {"chat_id": 42, "action": "typing"}
 
 
