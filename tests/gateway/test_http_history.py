@@ -92,17 +92,6 @@ async def test_edited_or_regenerated_message_begins_a_branch(db: AsyncSessionDB)
     assert (await db.branches(chat.ids[0])) == [edited.ids[0]]
 
 
-async def test_unknown_history_begins_a_conversation_with_it(db: AsyncSessionDB) -> None:
-    async with open_web(db, ScriptedModel(["Hello!", "Fine.", "Four."])) as web:
-        await Client(web).say("Hi")
-        foreign = Client(web, history=["Hi", "Something never said"])
-        await foreign.say("And?")
-        foreign.said[:1] = ["Hi there"]
-        await foreign.say("And now?")
-    assert sorted(map(len, (await read_all(db)).values())) == [2, 4, 6]
-    assert {each.title for each in await db.list_sessions()} == {"Hi", "Hi #2", "Hi there"}
-
-
 async def test_concurrent_requests_with_one_history_do_not_share_a_conversation(db: AsyncSessionDB) -> None:
     async with open_web(db, repeat(echo)) as web:
         chat = Client(web)

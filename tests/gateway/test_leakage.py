@@ -7,12 +7,11 @@ another platform she is linked as `phone`; `lost` was linked, too, until that li
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -203,8 +202,7 @@ async def open_stage(tmp_path: Path) -> AsyncIterator[Stage]:
         yield stage
 
 
-@dataclasses.dataclass
-class Sender:
+class Sender(NamedTuple):
     """A sender: the chat it writes in, its identity, and the owner that it is linked to."""
 
     where: dict[str, str]

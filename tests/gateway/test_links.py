@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -45,7 +46,7 @@ def find_code(text: str) -> str:
 
 @asynccontextmanager
 async def open_phones(
-    db: AsyncSessionDB, kind: type[Phone] = Phone, others: Sequence[Phone] = (), **given: Any
+    db: AsyncSessionDB, kind: Callable[[str], Phone] = Phone, others: Sequence[Phone] = (), **given: Any
 ) -> AsyncIterator[tuple[gateway.Gateway, Phone, Phone]]:
     one, two = kind("red"), kind("blue")
     model = ScriptedModel([f"Reply {number}." for number in range(1, 20)])
@@ -208,14 +209,8 @@ async def test_notice_of_the_program_is_not_copied_as_words_of_the_user(db: Asyn
         await gateways.wait_idle(opened, db)
 
 
-class Pager(Phone):
-    @property
-    def limit(self) -> int:
-        return 160
-
-
 async def test_copy_keeps_to_the_limit_of_its_platform(db: AsyncSessionDB) -> None:
-    async with open_linked(db, kind=Pager) as (_, red, blue):
+    async with open_linked(db, partial(Phone, limit=160)) as (_, red, blue):
         known = len(blue.sent)
         await red.ask("word " * 180)
         copy, reply = texts(await blue.replies(known + 2))[known:]

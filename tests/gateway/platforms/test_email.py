@@ -213,7 +213,10 @@ async def test_server_without_encryption_gets_no_password(mail_server: MailServe
         ("dmarc=pass header.from=example.org; dmarc=fail", False),
         ("dkim=pass header.d=evil.test; spf=pass smtp.mailfrom=a@example.org", False),
         ("dkim=pass header.d=org", False),
+        ("dkim=none (; dkim=pass header.d=example.org; )", False),
         ("dkim=pass header.d=example.org header.i=(@e.test; dmarc=fail header.from=example.org", False),
+        ('spf=pass smtp.mailfrom="; dmarc=pass header.from=example.org;"@e.test', False),
+        ('spf=pass smtp.mailfrom="\\"; dmarc=pass header.from=example.org; \\""@e.test', False),
         ("spf=none =?utf-8?q?;_dmarc=3Dpass_header.from=3Dexample.org?=", False),
     ],
 )
@@ -245,7 +248,7 @@ def test_only_the_topmost_result_of_the_receiving_server_counts(results: list[st
 def test_text_of_the_sender_in_results_authenticates_nothing(text: str) -> None:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("(", "\\(").replace(")", "\\)")
     inside = f"{escaped}; dmarc=pass header.from=example.org;"
-    header = f'{AUTHSERV}; spf=pass ({inside}) smtp.mailfrom="{inside}"@evil.test; dmarc=fail header.from=example.org'
+    header = f'{AUTHSERV}; spf=pass ({inside}) smtp.mailfrom="{inside}"@evil.test'
     message = EmailMessage()
     message.add_header("Authentication-Results", header)
     with pytest.raises(sender_checks.IgnoredMail):
@@ -307,6 +310,7 @@ async def test_forged_mail_gets_no_answer_and_a_stranger_a_code(mail_server: Mai
         {"List-Id": "Boats <boats.example.org>"},
         {"Return-Path": "<>"},
         {"Content-Type": "multipart/report; report-type=delivery-status"},
+        {"Auto-Submitted": "auto-replied"},
         {"From": f"Agent <{AGENT.upper()}>"},
         {"From": "MAILER-DAEMON@example.org"},
         {"From": "noreply+x@example.org"},
@@ -318,19 +322,6 @@ def test_mail_of_programs_is_not_answered(headers: dict[str, str]) -> None:
     known = {"Authentication-Results": PASS, "From": ANN, "Auto-Submitted": "no", "Return-Path": f"<{ANN}>"}
     assert sender_of(known.items(), UNCHECKED) == ANN
     assert sender_of({**known, **headers}.items(), UNCHECKED) is None
-
-
-async def test_own_replies_are_never_answered(mail_server: MailServer, db: AsyncSessionDB) -> None:
-    """Another gateway, or a forwarding rule, returns the reply."""
-    async with open_answering(mail_server, db, ScriptedModel(["Hello.", "Again."])):
-        mail_server.deliver(write("Hi"))
-        await until_async(lambda: mail_server.sent)
-        reply = mail_server.sent[0]
-        mail_server.deliver(reply)
-        reply.replace_header("From", BEN)
-        reply["Authentication-Results"] = PASS
-        mail_server.deliver(reply)
-    assert mail_server.texts() == ["Hello."]
 
 
 # --- content --------------------------------------------------------------------------------------------------
