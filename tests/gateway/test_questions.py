@@ -235,11 +235,7 @@ async def test_question_of_a_notice_belongs_to_no_waiting_message(notice: bool, 
         seen.append(events.ApprovalAsked("r", "c1", "shell", "Run it."))
         for number, event in enumerate(seen, 1):
             progress.on_emitted(events.Emitted("talk", number, event))
-
-        async def is_asked() -> bool:
-            return bool(await db.mail.questions("talk"))
-
-        await until_async(is_asked)
+        await until_async(lambda: db.mail.questions("talk"))
         await progress.close()
     (row,) = await db.mail.questions("talk")
     assert row.inbound_id == (None if notice else waits.id)
