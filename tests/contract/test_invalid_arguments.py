@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
-from tests.support import backends, consistency, conversations, facets, mail
-from tests.support.invalid_arguments import CALLS, HOSTILE, JUNK, Arguments, refused
+from tests.support import backends, consistency, conversations, mail
+from tests.support.invalid_arguments import CALLS, HOSTILE, JUNK, parameters, refused, valid_arguments
 
 
 def fill(db: SessionDB) -> None:
@@ -20,11 +20,6 @@ def fill(db: SessionDB) -> None:
     conversations.compact(db, "talk", 1)
     db.hide("talk", 3)
     conversations.act(db, "talk")
-
-
-def valid_arguments(db: SessionDB, call: str) -> Arguments:
-    given = CALLS[call]
-    return given(db) if callable(given) else given
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -50,13 +45,14 @@ def test_junk_is_refused_with_a_holdfast_error_or_harmless(db: SessionDB, call: 
     assert db.get_session("talk")
 
 
+# It returns None, or makes the conversation.
+UNREFUSED = [(call, "session_id") for call in ("get_session", "create_session", "begin_conversation")]
 ABOUT_A_CONVERSATION = [
     (call, name)
-    for call, given in CALLS.items()
+    for call in CALLS
     for name in ("session_id", "parent_session_id", "conversation_id")
-    if isinstance(given, dict) and given.get(name) == "talk" and call != "get_session"
+    if name in parameters(call) and (call, name) not in UNREFUSED
 ]
-ABOUT_A_CONVERSATION += [("append_message", "session_id"), ("append_messages", "session_id")]
 
 
 @pytest.mark.parametrize(("call", "name"), ABOUT_A_CONVERSATION)
@@ -64,26 +60,14 @@ def test_unknown_or_deleted_conversation_is_refused(db: SessionDB, call: str, na
     fill(db)
     conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
-    good = {**valid_arguments(db, call), "create": None} if "append" in call else CALLS[call]
+    good = valid_arguments(db, call)
+    if "append" in call:
+        good["create"] = None
     before = consistency.rows(db)
     for value, error in (("nobody", errors.NoSuchSession), ("gone", errors.ConversationDeleted)):
         with pytest.raises(error):
             operator.attrgetter(call)(db)(**{**good, name: value})
     assert consistency.rows(db) == before
-
-
-def test_every_public_method_is_called_with_junk() -> None:
-    without_arguments = {"close", "leases", "mail.chat_leases", "mail.counts", "mail.unsent_counts"}
-    admin = (
-        "info status count_messages fsck schema_faults repair_schema prune_empty_sessions run_upkeep_once scrub shrink"
-        " free_stale_leases unscrubbed_since update_search_index rebuild_search_index search_status"
-        " is_unfinished_copy check_restorable"
-        # These take paths, stores, or names of the server, and junk would become files: see the tests of each.
-        " backup check_backup restore backup_if_due backup_made_at plan_prune prune copy_to allow_role"
-        " get_or_set_profile"
-    )
-    with_files = {"blobs.put"} | {f"admin.{name}" for name in admin.split()}
-    assert facets.calls() - without_arguments - with_files == set(CALLS)
 
 
 def nested(depth: int, kind: type = dict) -> Any:
@@ -211,6 +195,7 @@ INVALID: dict[str, dict[str, list[Any]]] = {
         for call in ("get", "open")
     },
     "admin.finalize_orphaned_sessions": {"older_than_days": [-1, "7", None, True, b"7", [7], float("nan")]},
+    "admin.plan_prune": {"older_than_days": [-1, "1", True], "max_bytes": COUNTS, "owner": [5], "source": ["\n"]},
     "admin.export_to": {"session_ids": ["talk", 7, [None], [""], [b"talk"], ["a\0b"]], "write": [None, 1, "x"]},
     "admin.set_meta": {"value": [None, "é", "a\0b"]},
     "admin.import_from": {"read": [None, 7, "text", b"bytes"]},
@@ -251,18 +236,13 @@ def test_invalid_argument_is_refused_and_changes_nothing(db: SessionDB, call: st
 
 
 @backends.on_memory
-@pytest.mark.parametrize(
-    "arguments",
-    [{}, {"older_than_days": -1}, {"older_than_days": "1"}, {"older_than_days": True}, {"max_bytes": -1},
-     {"max_bytes": 1.5}, {"max_bytes": True}, {"max_bytes": 1, "owner": 5}, {"max_bytes": 1, "source": "\n"}],
-)  # fmt: skip
-def test_prune_refuses_invalid_plans_and_paths(db: SessionDB, arguments: Arguments) -> None:
-    with pytest.raises(errors.InvalidArgument):
-        db.admin.plan_prune(**arguments)
+def test_prune_refuses_invalid_plans_and_paths(db: SessionDB) -> None:
     plan = db.admin.plan_prune(older_than_days=0)
     for given in ((plan, None), (plan, 5), (plan, ""), (plan, b"x"), (plan, "a\0b"), (None, "archive.jsonl")):
         with pytest.raises(errors.InvalidArgument):
             db.admin.prune(*given)
+    with pytest.raises(errors.InvalidArgument):
+        db.admin.plan_prune()
 
 
 @backends.on_memory
@@ -321,22 +301,15 @@ def test_text_is_returned_exactly(db: SessionDB, name: str) -> None:
     assert (found.text, found.name, found.parts, found.address) == (text, text, [part], address)
 
 
-def test_large_text_is_returned_exactly(db: SessionDB) -> None:
-    conversations.begin(db, "talk")
-    text = "0123456789\n\0é🚀" * 100_000
-    db.append_message("talk", role="user", content=text)
-    db.append_message("talk", role="user", content=[{"type": "text", "text": text}])
-    plain, parts = db.context("talk")
-    assert plain.content == text
-    assert parts.content == [{"type": "text", "text": text}]
-
-
-def test_json_is_returned_exactly(db: SessionDB) -> None:
+def test_json_and_large_text_are_returned_exactly(db: SessionDB) -> None:
     conversations.begin(db, "talk")
     values = [0, -1, 2**63, 2**80 + 1, 0.1, -0.0, 1e300, True, False, None, "", [], {}, [[], {}]]
-    db.append_message("talk", role="user", content=[{"": values, "x": values}])
+    text = "0123456789\n\0é🚀" * 100_000
+    contents: list[Any] = [text, [{"text": text, "type": "text"}], [{"": values, "x": values}]]
+    for content in contents:
+        db.append_message("talk", role="user", content=content)
+    assert repr(conversations.contents(db.context("talk"))) == repr(contents)
     db.update_budget("talk", 0, {"x": values, "é\0": "x" * 64_000})
-    assert repr(db.context("talk")[0].content) == repr([{"": values, "x": values}])
     assert repr(db.budget("talk")) == repr((1, {"x": values, "é\0": "x" * 64_000}))
 
 
