@@ -73,49 +73,24 @@ async def run_pending() -> None:
         await asyncio.sleep(0)
 
 
-async def test_methods_return_and_raise_like_their_namesakes(adb: AsyncSessionDB) -> None:
-    receipts = await adb.append_messages("talk", [{"role": "user", "content": text} for text in "abc"])
-    assert [receipt.seq for receipt in receipts] == [1, 2, 3]
-    lease = await adb.acquire_lease("talk", "compact")
-    await adb.commit_compaction(lease, summary="gist", cut_seq=2)
-    assert conversations.contents(await adb.context("talk", upto=2)) == ["gist"]
-    assert (await adb.admin.fsck()).ok
-    for call in (adb.context("nobody"), adb.append_message("nobody", role="user"), adb.resume("nobody")):
-        with pytest.raises(errors.NoSuchSession):
-            await call
-    with pytest.raises(errors.InvalidArgument):
-        await adb.append_message("nobody", role="user", content=5)
-
-
-async def test_concurrent_appends_share_commits_in_the_order_of_their_calls(
+async def test_concurrent_appends_share_a_commit_and_are_acknowledged_after_it(
     adb: AsyncSessionDB, db: SessionDB, gate: Gate
 ) -> None:
-    receipts = await asyncio.gather(*(append(adb, str(number)) for number in range(200)))
-    assert [receipt.seq for receipt in receipts] == list(range(1, 201))
-    assert gate.passed["append.committed"] <= 5
-    assert texts(db) == [str(number) for number in range(200)]
-
-
-async def test_appends_are_acknowledged_after_their_commit_and_the_rest_shares_the_next(
-    adb: AsyncSessionDB, gate: Gate
-) -> None:
-    first = await gate.hold(adb)
-    rest = [append(adb, str(number)) for number in range(50)]
+    tasks = [await gate.hold(adb), *(append(adb, str(number)) for number in range(50))]
     await run_pending()
-    assert not any(task.done() for task in (first, *rest))
+    assert not any(task.done() for task in tasks)
     gate.open()
-    await asyncio.gather(first, *rest)
+    assert [receipt.seq for receipt in await asyncio.gather(*tasks)] == list(range(1, 52))
     assert gate.passed["append.committed"] == 2
+    assert texts(db) == ["held", *map(str, range(50))]
 
 
 async def append_together(adb: AsyncSessionDB, gate: Gate, *appends: Coroutine[Any, Any, object]) -> list[str]:
     """Give appends to the store such that they all fall into one group; the types of their results."""
-    first = await gate.hold(adb)
-    group = [asyncio.create_task(each) for each in appends]
+    tasks = [await gate.hold(adb), *map(asyncio.create_task, appends)]
     await run_pending()
     gate.open()
-    await first
-    return [type(outcome).__name__ for outcome in await asyncio.gather(*group, return_exceptions=True)]
+    return [type(outcome).__name__ for outcome in await asyncio.gather(*tasks, return_exceptions=True)]
 
 
 async def test_refused_append_of_a_group_fails_alone(adb: AsyncSessionDB, db: SessionDB, gate: Gate) -> None:
@@ -133,7 +108,7 @@ async def test_refused_append_of_a_group_fails_alone(adb: AsyncSessionDB, db: Se
         adb.append_messages("talk", [{"role": "user", "content": "half"}, {"role": "user", "uid": "taken"}]),
         adb.append_message("talk", role="user", content="good 2"),
     )
-    assert outcomes == ["Receipt", "UidReused", "NoSuchSession", "ConversationDeleted", "UidReused", "Receipt"]
+    assert outcomes[1:] == ["Receipt", "UidReused", "NoSuchSession", "ConversationDeleted", "UidReused", "Receipt"]
     # A server looks up the conversations of "nobody" and "gone", which may split the group in two.
     assert gate.passed["append.committed"] - before in ((2, 3) if db.driver.concurrent_writes else (2,))
     assert texts(db) == ["x", "held", "good 1", "good 2"]
@@ -239,20 +214,15 @@ async def test_reads_go_on_during_a_commit(make_db: MakeDb, at_point: AtPoint) -
 
 
 async def test_overriding_method_is_called_each_time_and_may_call_the_overridden_one() -> None:
-    calls = Counter[str]()
+    calls = list[str]()
 
-    class Counting(AsyncSessionDB):
-        async def leases(self) -> list[types.LeaseHeld]:
-            calls["leases"] += 1
-            return await super().leases()
-
+    class Recording(AsyncSessionDB):
         async def release_lease(self, lease: types.Lease) -> bool:
-            calls["release_lease"] += 1
+            calls.append(lease.conversation_id)
             return await super().release_lease(lease)
 
-    async with Counting(SessionDB(":memory:")) as adb:
+    async with Recording(SessionDB(":memory:")) as adb:
         await adb.create_session("talk", source="test")
         for _ in range(3):
-            assert await adb.leases() == []
             assert await adb.release_lease(await adb.acquire_lease("talk", "turn"))
-    assert calls == {"leases": 3, "release_lease": 3}
+    assert calls == ["talk"] * 3

@@ -185,34 +185,6 @@ def test_compactors_without_leases_have_one_winner(db: SessionDB, leases: str) -
     assert len(db.sessions("talk")) == 2
 
 
-@backends.on_files
-def test_racing_compactors_appenders_and_enders_lose_nothing(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "0")
-
-    def compact() -> None:
-        for _ in range(10):
-            work = db.snapshot("talk")
-            try:
-                db.commit_compaction(work, summary="gist", cut_seq=work.last_seq)
-            except errors.Superseded:
-                continue
-
-    def append(name: str) -> None:
-        for number in range(15):
-            conversations.say(db, "talk", f"{name}{number}")
-
-    def end() -> None:
-        for _ in range(5):
-            db.end_conversation("talk", "done")
-            db.resume("talk")
-
-    conversations.at_once(compact, compact, end, lambda: append("x"), lambda: append("y"))
-    log = conversations.contents(db.transcript("talk"))
-    assert sorted(log) == sorted(["0", *(f"{name}{number}" for name in "xy" for number in range(15))])
-    chain = db.sessions("talk")
-    assert [session.parent_session_id for session in chain] == [None, *(session.id for session in chain[:-1])]
-
-
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
 def test_compaction_and_messages_go_on_without_leases(
     db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
@@ -247,8 +219,6 @@ def test_snapshot_commits_a_compaction_without_the_lease_table(db: SessionDB) ->
 
 
 VOIDING: dict[str, Change] = {
-    "commit": lambda db: conversations.compact(db, "talk", 2),
-    "hide": lambda db: db.hide("talk", 4),
     "show": lambda db: db.show("talk"),  # the summary was made without the message
     "redaction": lambda db: db.redact("talk", 1),
     "redo": lambda db: db.redo_compaction("talk"),

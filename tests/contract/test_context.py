@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import SessionDB, types
 from holdfast.store import tool_pairs
-from tests.support import backends, conversations
+from tests.support import conversations
 from tests.support.conversations import Clock
 
 
@@ -111,26 +111,3 @@ def test_pinned_call_is_followed_by_its_result(db: SessionDB, pinned: list[int])
     answer(db, "c1", "r")
     conversations.compact(db, "talk", max(pinned), "sum", pinned=pinned)
     assert shape(db)[:3] == [("assistant", None, ""), ("tool", "c1", "r"), ("user", None, "sum")]
-
-
-@backends.on_files
-def test_reader_sees_one_snapshot(db: SessionDB) -> None:
-    conversations.begin(db, "talk", *"abcdef")
-    done: list[bool] = []
-
-    def rotate() -> None:
-        try:
-            for number in range(1, 20):
-                conversations.compact(db, "talk", 5, f"gist {number}")
-        finally:
-            done.append(True)
-
-    def read() -> None:
-        while not done:
-            context = db.context("talk")
-            assert conversations.contents(context)[-1] == "f"
-            assert len(context) == (2 if context.compaction else 6)
-            if context.compaction:
-                assert context.epoch == context.compaction.epoch
-
-    assert conversations.at_once(rotate, read, read) == [None, None, None]

@@ -152,14 +152,3 @@ def test_origin_is_deleted_after_its_branches_only(db: SessionDB) -> None:
     assert db.get_session("child").parent_session_id == "trunk"
     conversations.say(db, "child", "b")
     assert conversations.seen(db, "child") == ["b"]
-
-
-@backends.on_files
-def test_racing_deletion_and_append_leave_all_or_nothing(db: SessionDB) -> None:
-    conversations.begin(db, "talk", "a")
-    deleted, appended = conversations.at_once(
-        lambda: db.delete_conversation("talk"), lambda: db.append_message("talk", role="user", content="b")
-    )
-    assert deleted is None
-    assert isinstance(appended, types.Receipt | errors.ConversationDeleted)
-    assert db.get_session("talk") is None

@@ -164,6 +164,7 @@ INVALID: dict[str, dict[str, list[Any]]] = {
         "content": ["\ud800", 5, *([{"x": value}] for value in NOT_JSON)],
         "tool_calls": [*TOOL_CALLS, *([types.ToolCall("c", "n", {"x": [value]})] for value in NOT_JSON)],
         "tool_call_id": ["\ud800"],
+        "at": [-1, 1e12, float("nan"), "1", True],
         "metadata": METADATA,
         "create": CREATIONS,
     },

@@ -13,6 +13,7 @@ import pytest
 from holdfast import SessionDB, errors, fault_points, types
 from holdfast.store import store_meta
 from holdfast.store.driver import Tx
+from holdfast.store.sqlite import maintenance
 from tests.support import backends, conversations
 
 Open = Callable[..., SessionDB]
@@ -88,31 +89,25 @@ def test_backup_is_one_sound_private_file_that_opens_as_a_store(open_db: Open, c
     assert content(open_db(str(copy))) == content(db)
 
 
-def test_backup_is_one_snapshot_while_others_write(db: SessionDB, open_db: Open, copy: Path) -> None:
+def test_backup_is_one_snapshot_while_others_write(
+    db: SessionDB, open_db: Open, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "BACKUP_PAGES", 10)
     for name in ("first", "second"):
         conversations.begin(db, name, *(f"{number} " * 100 for number in range(200)))
-    other, begun, stop = open_db(), threading.Event(), threading.Event()
+    other = open_db()
 
-    def write() -> None:
-        while not stop.is_set():
-            for name in ("first", "second"):
-                other.append_message(name, role="user", content="more")
-                begun.set()
+    def write(done: int, _: int) -> None:
+        for name in ("first", "second"):
+            other.append_message(name, role="user", content=f"more {done}")
 
-    writer = threading.Thread(target=write)
-    writer.start()
-    begun.wait()
-    try:
-        reports = [(db.admin.backup(path), path) for path in (copy.parent / f"{number}.db" for number in range(3))]
-    finally:
-        stop.set()
-        writer.join()
-    for report, path in reports:
-        with SessionDB(path) as saved:
-            lengths = [len(saved.transcript(name)) for name in ("first", "second")]
-            assert saved.admin.fsck().ok
-            assert lengths[0] - lengths[1] in (0, 1)
-            assert 400 < sum(lengths) == report.messages
+    report = db.admin.backup(copy, progress=write)
+    assert len(other.transcript("first")) > 203
+    with SessionDB(copy) as saved:
+        lengths = [len(saved.transcript(name)) for name in ("first", "second")]
+        assert saved.admin.fsck().ok
+        assert lengths == [200, 200]
+        assert report.messages == 400
 
 
 def test_earlier_backup_is_replaced_with_its_blobs(db: SessionDB, saved: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import NewMessage, SessionDB, errors
-from holdfast.store import compactions, conversation_row, deletion, leases, store_meta
+from holdfast import SessionDB, errors
+from holdfast.store import conversation_row, deletion, leases, store_meta
 from holdfast.store.driver import Tx
 from tests.support import conversations, postgres, two_hosts
 
@@ -30,30 +30,6 @@ def say(db: SessionDB, content: str, **more: Any) -> Callable[[], Any]:
 
 
 # --- the log -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [1, 2], ids=["alone", "in a batch"])
-def test_concurrent_retries_of_one_uid_are_one_message_and_leave_no_gap(talks: two_hosts.Pair, size: int) -> None:
-    batch = [NewMessage(role="user", content="c", uid="u"), NewMessage(role="user", content="d")][:size]
-    first = two_hosts.append(talks.one, "talk", "c", uid="u")
-    receipt = talks.meanwhile(first, lambda: talks.other.append_messages("talk", batch))[0]
-    assert (receipt.seq, receipt.duplicate) == (3, True)
-    assert say(talks.one, "next")().seq == 3 + size
-
-
-@pytest.mark.parametrize("expect_head", [False, True])
-def test_append_follows_the_head_that_moved_or_is_refused_if_strict(talks: two_hosts.Pair, expect_head: bool) -> None:
-    draft = compactions.make_draft(1, 2, "gist", (), None, None)
-    seen = talks.one.snapshot("talk")
-    outcome = talks.meanwhile(
-        lambda tx: compactions.commit(tx, seen, "child", draft, NOON), say(talks.other, "c", expect_head=expect_head)
-    )
-    if expect_head:
-        assert isinstance(outcome, errors.Superseded)
-        assert outcome.head == "child"
-    else:
-        assert (outcome.seq, outcome.session_id, outcome.moved_from, outcome.epoch) == (3, "child", "talk", 2)
-        assert conversations.contents(talks.one.context("talk")) == ["gist", "b", "c"]
 
 
 def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hosts.Pair) -> None:

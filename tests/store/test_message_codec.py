@@ -97,12 +97,3 @@ def test_depth_and_size_are_bounded() -> None:
     for content in ([{"x": [value]}], "x" * (room + 1), "\0" * (room // 5), 5, {"a": 1}, ["text"]):
         with pytest.raises(errors.InvalidArgument):
             message_codec.encode(content)
-
-
-def test_prepared_message_knows_its_time_and_whether_its_uid_was_generated() -> None:
-    given, minted = (message_codec.encode_message(types.NewMessage(role="user", uid=uid), 7.0) for uid in ("u", None))
-    assert (given.uid, given.is_uid_generated, given.at, minted.is_uid_generated) == ("u", False, 7.0, True)
-    assert message_codec.encode_message(types.NewMessage(role="user", at=1.5), 7.0).at == 1.5
-    for at in (-1, 1e12, float("nan"), "1", True):
-        with pytest.raises(errors.InvalidArgument):
-            message_codec.encode_message(types.NewMessage(role="user", at=at), 7.0)

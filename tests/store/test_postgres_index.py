@@ -171,22 +171,6 @@ def test_index_that_cannot_be_updated_is_searched(address: str, monkeypatch: pyt
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
 
 
-@pytest.mark.parametrize(
-    ("text", "cut"),
-    [
-        ("The Passports, in_drawers!", ["the", "passport", "in", "drawer"]),
-        ("Schränkchen ÜBER", ["schrankchen", "uber"]),
-        ("Tokyo 红叶 festival", ["tokyo", "红叶", "叶", "festiv"]),
-        ("서울에서", ["서울", "울에", "에서", "서"]),
-        ("ガラス", ["ガラ", "ラス", "ス"]),
-        ("x" * 500, ["x" * 100]),
-        ("?! … \0", []),
-    ],
-)
-def test_text_is_split_into_words(text: str, cut: list[str]) -> None:
-    assert postgres_index.index_text(text) == cut
-
-
 def test_both_databases_index_the_same_words() -> None:
     chats = [json.loads(line) for file in CORPUS.glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
     texts = [message["content"] for chat in chats for message in chat["messages"]]
