@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,25 +49,10 @@ def make_file_db(tmp_path: Path, clock: conversations.Clock) -> Iterator[Callabl
 
 
 @pytest.fixture(params=backends.DRIVERS, ids=lambda backend: backend.name)
-def db(
-    request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock, long_open: backends.Kept
-) -> Iterator[SessionDB]:
+def db(request: pytest.FixtureRequest, tmp_path: Path, clock: conversations.Clock) -> Iterator[SessionDB]:
     """An empty store in memory and in PostgreSQL; `backends.on_memory` and `backends.on_files` choose others."""
-    if request.param.name != "postgres":
-        for make in _open_and_check(request.param, tmp_path, clock):
-            yield make()
-        return
-    db = long_open.open(clock)
-    yield db
-    report = None if db.driver._closed or db in backends.spoiled else consistency.report(db)
-    long_open.empty()
-    assert report is None, report
-
-
-@pytest.fixture(scope="session")
-def long_open() -> Iterator[backends.Kept]:
-    with contextlib.closing(backends.Kept()) as kept:
-        yield kept
+    for make in _open_and_check(request.param, tmp_path, clock):
+        yield make()
 
 
 @pytest.fixture

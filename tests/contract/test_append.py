@@ -85,8 +85,7 @@ def test_append_by_an_old_id_lands_at_the_head_unless_strict(db: SessionDB) -> N
 
 
 def test_append_is_fenced_by_its_turn_lease(db: SessionDB, clock: Clock) -> None:
-    for name in ("talk", "other"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("talk", "other"))
     lease = db.acquire_lease("talk", "turn", "one", ttl=30)
     assert db.append_message("talk", role="user", content="x", lease=lease).seq == 1
     impostor = types.Lease(lease.snapshot, "turn", lease.token, "another", 30)

@@ -44,7 +44,7 @@ class Gate:
 
 @pytest.fixture
 async def adb(db: SessionDB) -> AsyncIterator[AsyncSessionDB]:
-    """An empty conversation "talk"; the store stays open for the next test."""
+    """A store with an empty conversation "talk"."""
     conversations.begin(db, "talk")
     adb = AsyncSessionDB(db)
     yield adb

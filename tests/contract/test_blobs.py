@@ -126,8 +126,7 @@ def test_racing_puts_and_collections_leave_both_file_and_row_or_neither(db: Sess
 
 def test_references_of_a_conversation_include_those_of_its_origin_up_to_the_branch(db: SessionDB) -> None:
     shared, later, own, foreign = (db.blobs.put(each).digest for each in (b"1", b"2", b"3", b"4"))
-    for name in ("talk", "other"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("talk", "other"))
     attach(db, "talk", shared)
     db.branch("talk", branch_id="branch")
     for name, digest in (("talk", later), ("branch", own), ("other", foreign)):
@@ -140,8 +139,7 @@ def test_references_of_a_conversation_include_those_of_its_origin_up_to_the_bran
 @pytest.mark.parametrize("how", ["delete", "redact"])
 def test_blob_named_by_removed_messages_only_is_scrubbed_at_once(db: SessionDB, how: str) -> None:
     mine, shared = db.blobs.put(PICTURE).digest, db.blobs.put(b"shared").digest
-    for name in ("talk", "other"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("talk", "other"))
     attach(db, "talk", mine, shared)
     attach(db, "other", shared)
     db.delete_conversation("talk") if how == "delete" else db.redact("talk", 1)

@@ -32,8 +32,7 @@ def test_branch_names_the_session_of_its_last_message(db: SessionDB) -> None:
 
 
 def test_repeated_branch_is_returned_and_an_id_in_use_is_refused(db: SessionDB) -> None:
-    for name in ("trunk", "other", "gone"):
-        conversations.begin(db, name, "a", "b")
+    conversations.begin_each(db, ("trunk", "other", "gone"), "a", "b")
     db.delete_conversation("gone")
     first = db.branch("trunk", 1, branch_id="mine")
     db.branch("other", 1, branch_id="branch")

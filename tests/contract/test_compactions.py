@@ -58,8 +58,7 @@ def test_repeated_commit_returns_its_result(db: SessionDB) -> None:
 
 
 def test_child_id_of_another_or_deleted_session_is_refused(db: SessionDB) -> None:
-    for name in ("talk", "other", "gone"):
-        conversations.begin(db, name, "a")
+    conversations.begin_each(db, ("talk", "other", "gone"), "a")
     db.delete_conversation("gone")
     child = conversations.compact(db, "talk", 0)
     for name, error in (
@@ -82,18 +81,6 @@ def test_compaction_cannot_cover_messages_it_did_not_see(db: SessionDB, beyond: 
     assert conversations.seen(db, "talk") == ["gist", "c", "d"]
 
 
-CHANGES: dict[str, Change] = {
-    "end_session": lambda db: db.end_session(db.head("talk").id, "done"),
-    "end_conversation": lambda db: db.end_conversation("talk", "done"),
-    "resume": lambda db: (db.end_conversation("talk", "done"), db.resume("talk")),
-    "undo": lambda db: db.undo_compaction("talk"),
-    "undo and redo": lambda db: (db.undo_compaction("talk"), db.redo_compaction("talk")),
-    "hide": lambda db: db.hide("talk", 4),
-    "hide and show": lambda db: (db.hide("talk", 4), db.show("talk")),
-    "redact": lambda db: db.redact("talk", 1),
-    "compaction": lambda db: db.commit_compaction(db.snapshot("talk"), summary="x", cut_seq=4),
-    "message after an end": lambda db: (db.end_conversation("talk", "done"), conversations.say(db, "talk", "x")),
-}
 HARMLESS: dict[str, Change] = {
     "message": lambda db: conversations.say(db, "talk", "x"),
     "title": lambda db: db.set_session_title("talk", "new"),
@@ -104,19 +91,6 @@ HARMLESS: dict[str, Change] = {
     "turn": lambda db: db.acquire_lease("talk", "turn"),
     "branch": lambda db: db.branch("talk"),
 }
-
-
-@pytest.mark.parametrize("leased", [True, False], ids=["lease", "snapshot"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_change_of_head_end_or_view_refuses_the_commit(db: SessionDB, change: str, leased: bool) -> None:
-    conversations.begin(db, "talk", *"abcd")
-    conversations.compact(db, "talk", 2, "base")
-    work = db.acquire_lease("talk", "compact") if leased else db.snapshot("talk")
-    CHANGES[change](db)
-    with conversations.nothing_changes(db), pytest.raises(errors.Superseded) as refusal:
-        db.commit_compaction(work, summary="gist", cut_seq=3)
-    now = db.conversation("talk")
-    assert (refusal.value.head, refusal.value.epoch) == (now.head_id, now.epoch)
 
 
 @pytest.mark.parametrize("then", ["commit", "redo"])
@@ -135,33 +109,17 @@ def test_change_outside_of_the_view_hinders_no_commit_and_no_redo(db: SessionDB,
         assert db.redo_compaction("talk").summary == "base"
 
 
-LOSSES: dict[str, Callable[[SessionDB, Clock, types.Lease], object]] = {
-    "expired": lambda db, clock, lease: clock.advance(30),
-    "released": lambda db, clock, lease: db.release_lease(lease),
-    "taken by the same holder": lambda db, clock, lease: db.acquire_lease("talk", "compact", "slow"),
-    "taken over": lambda db, clock, lease: (clock.advance(31), db.acquire_lease("talk", "compact", "fast")),
-    "taken over and committed": lambda db, clock, lease: (clock.advance(31), conversations.compact(db, "talk", 1)),
-}
-
-
-@pytest.mark.parametrize("loss", LOSSES)
-def test_lost_lease_cannot_commit(db: SessionDB, clock: Clock, loss: str) -> None:
-    conversations.begin(db, "talk", "a")
-    lease = db.acquire_lease("talk", "compact", "slow", ttl=30)
-    LOSSES[loss](db, clock, lease)
-    with conversations.nothing_changes(db), pytest.raises(errors.LeaseLost):
-        db.commit_compaction(lease, summary="gist", cut_seq=1)
-
-
-def test_deleted_or_ended_conversation_and_turn_lease_cannot_commit(db: SessionDB) -> None:
-    for name in ("gone", "ended"):
-        conversations.begin(db, name, "a")
+def test_deleted_or_ended_conversation_and_expired_or_turn_lease_cannot_commit(db: SessionDB, clock: Clock) -> None:
+    conversations.begin_each(db, ("gone", "ended", "late"), "a")
+    expired = db.acquire_lease("late", "compact", ttl=30)
+    clock.advance(30)
     lease, turn = db.acquire_lease("gone", "compact"), db.acquire_lease("ended", "turn")
     db.delete_conversation("gone")
     db.end_conversation("ended", "done")
     with conversations.nothing_changes(db):
         for work, error in (
             (lease, errors.ConversationDeleted),
+            (expired, errors.LeaseLost),
             (db.snapshot("ended"), errors.Superseded),
             (turn, errors.InvalidArgument),
         ):

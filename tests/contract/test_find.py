@@ -64,8 +64,7 @@ def test_id_or_unique_prefix_of_any_session_is_the_head(db: SessionDB) -> None:
         db.resolve("tal")
     assert refusal.value.candidates == ("talk", "talk-2")
     assert (refusal.value.text, "talk, talk-2" in str(refusal.value)) == ("tal", True)
-    for name in ("a%b", "a_b", "axb", "a'b"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("a%b", "a_b", "axb", "a'b"))
     for text in ("a%", "a_", "a'"):
         assert db.resolve(text).id == text + "b"
 

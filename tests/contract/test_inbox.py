@@ -14,8 +14,7 @@ from tests.support.conversations import Clock
 
 
 def test_entry_added_again_is_the_stored_row(db: SessionDB, clock: Clock) -> None:
-    for name in ("talk", "other"):
-        conversations.begin(db, name, "a", "b")
+    conversations.begin_each(db, ("talk", "other"), "a", "b")
     first = db.mail.add_inbox_entry("talk", "k", "came in")
     clock.advance(5)
     head = conversations.compact(db, "talk", 1)
@@ -50,8 +49,7 @@ def test_entry_is_settled_with_its_replies(db: SessionDB) -> None:
 
 
 def test_open_entries_are_listed_oldest_first(db: SessionDB) -> None:
-    for name in ("talk", "other"):
-        conversations.begin(db, name, "a")
+    conversations.begin_each(db, ("talk", "other"), "a")
     made = [db.mail.add_inbox_entry(where, key, key) for where, key in (("talk", "z"), ("other", "y"), ("talk", "x"))]
     assert db.mail.inbox_entries() == made
     assert db.mail.inbox_entries(limit=2) == made[:2]

@@ -12,8 +12,7 @@ from tests.support.conversations import Clock
 
 
 def test_route_is_bound_by_the_caller_that_knows_its_version(db: SessionDB) -> None:
-    for name in ("one", "two"):
-        conversations.begin(db, name, "a")
+    conversations.begin_each(db, ("one", "two"), "a")
     with pytest.raises(errors.RouteMoved):
         db.bind_route("r", "one", version=1)
     assert (db.route("r"), db.routes()) == (types.Route("r", None, 0), [])

@@ -109,8 +109,7 @@ def test_child_of_any_other_parent_is_a_new_conversation(db: SessionDB, state: s
 
 
 def test_id_of_another_child_or_of_a_deleted_session_is_refused(db: SessionDB) -> None:
-    for name in ("one", "two", "gone"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("one", "two", "gone"))
     db.create_session("child", source="s", parent_session_id="one")
     db.delete_conversation("gone")
     with conversations.nothing_changes(db):

@@ -116,8 +116,7 @@ def test_orphans_are_ended_though_leases_are_broken(db: SessionDB, clock: Clock,
 
 
 def test_empty_conversations_are_removed_without_a_tombstone(db: SessionDB, clock: Clock) -> None:
-    for name in ("old", "ended", "compacted"):
-        conversations.begin(db, name)
+    conversations.begin_each(db, ("old", "ended", "compacted"))
     db.end_conversation("compacted", "done")
     db.resume("compacted")
     conversations.compact(db, "compacted", 0, "nothing was said")

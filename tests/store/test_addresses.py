@@ -14,8 +14,6 @@ from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
 from tests.support import postgres, two_hosts
 
-# --- servers that are not there, or do not let us in ------------------------------------------------------------
-
 
 @pytest.mark.parametrize("source", ["address", "environment"])
 def test_unreachable_server_is_named_without_the_password(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +66,6 @@ def test_unusable_address_is_refused_with_the_remedy(
     assert "hunter2" not in str(refusal.value)
 
 
-# --- settings that libpq reads elsewhere ------------------------------------------------------------------------
-
-
 def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path) -> None:
     server, file = postgres.shared(), tmp_path / ".pgpass"
     file.write_text(f"127.0.0.1:{server.port}:*:{postgres.USER}:{server.password}\n")
@@ -79,9 +74,6 @@ def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path
     with SessionDB(postgres.with_schema(address, "guarded")) as db:
         assert server.password not in db.driver.path + repr(db.driver.status())
         assert str(file) not in db.driver.path
-
-
-# --- settings and failures of connections ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

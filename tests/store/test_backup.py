@@ -30,13 +30,9 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def filled(db: SessionDB) -> types.Blob:
-    return fill(db)
-
-
-@pytest.fixture
-def saved(filled: types.Blob, db: SessionDB, copy: Path) -> Path:
+def saved(db: SessionDB, copy: Path) -> Path:
     """A backup of the filled store."""
+    fill(db)
     db.admin.backup(copy)
     return copy
 
@@ -58,15 +54,9 @@ def fill(db: SessionDB) -> types.Blob:
 
 def content(db: SessionDB) -> object:
     """Everything that a restore brings back: all but the counters."""
-    return [
-        (
-            session,
-            conversations.contents(db.context(session.id)),
-            db.transcript(session.id),
-            [route.key for route in db.routes()],
-        )
-        for session in db.list_sessions(every=True, limit=1000)
-    ]
+    sessions = db.list_sessions(every=True, limit=1000)
+    read = [(each, conversations.contents(db.context(each.id)), db.transcript(each.id)) for each in sessions]
+    return read, [route.key for route in db.routes()]
 
 
 # --- making a backup ---------------------------------------------------------------------------------------------
@@ -93,8 +83,7 @@ def test_backup_is_one_snapshot_while_others_write(
     db: SessionDB, open_db: Open, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "BACKUP_PAGES", 10)
-    for name in ("first", "second"):
-        conversations.begin(db, name, *(f"{number} " * 100 for number in range(200)))
+    conversations.begin_each(db, ("first", "second"), *(f"{number} " * 100 for number in range(200)))
     other = open_db()
 
     def write(done: int, _: int) -> None:
@@ -134,7 +123,6 @@ OTHER_FILES: dict[str, Callable[[Path, SessionDB], object]] = {
 }
 
 
-@pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("kind", OTHER_FILES)
 def test_file_that_is_no_backup_is_not_overwritten(db: SessionDB, copy: Path, kind: str) -> None:
     copy.parent.mkdir(mode=0o700)
@@ -146,17 +134,15 @@ def test_file_that_is_no_backup_is_not_overwritten(db: SessionDB, copy: Path, ki
     assert [path.name for path in copy.parent.iterdir() if "draft" in path.name] == []
 
 
-@pytest.mark.usefixtures("filled")
 def test_overwrite_replaces_any_file_except_a_database_in_use(db: SessionDB, open_db: Open, copy: Path) -> None:
     copy.parent.mkdir(mode=0o700)
     copy.write_text("not so precious")
-    assert db.admin.backup(copy, overwrite=True).conversations == 3
+    assert db.admin.backup(copy, overwrite=True).conversations == 0
     open_db(str(copy.parent / "used.db"))
     with pytest.raises(errors.CopyRefused):
         db.admin.backup(copy.parent / "used.db", overwrite=True)
 
 
-@pytest.mark.usefixtures("filled")
 def test_store_is_neither_its_own_backup_nor_restored_from_itself(db: SessionDB, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "store.db")
     names = ["link", *(f"store.db{suffix}" for suffix in ("", "-wal", "-shm", ".queue", ".search", ".blobs/x"))]
@@ -165,7 +151,7 @@ def test_store_is_neither_its_own_backup_nor_restored_from_itself(db: SessionDB,
             db.admin.backup(tmp_path / name, overwrite=True)
     with pytest.raises(errors.CopyRefused):
         db.admin.restore(db.driver.path)
-    assert db.admin.backup(f"{tmp_path}/store.db.bak").conversations == 3
+    assert db.admin.backup(f"{tmp_path}/store.db.bak").conversations == 0
 
 
 def test_backup_into_a_folder_others_may_write_to_is_refused(db: SessionDB, tmp_path: Path) -> None:
@@ -234,8 +220,8 @@ def test_stores_restored_from_one_backup_are_no_backups_and_count_apart(
     assert len({other.conversation("talk").epoch for other in others}) == 3
 
 
-@pytest.mark.usefixtures("filled")
 def test_restore_voids_leases_snapshots_and_route_versions(db: SessionDB, copy: Path) -> None:
+    fill(db)
     held = [db.acquire_lease("talk", purpose, "me") for purpose in ("turn", "compact")]
     chat = db.mail.acquire_chat_lease("k")
     db.admin.backup(copy)

@@ -11,8 +11,6 @@ from holdfast import SessionDB, errors, fault_points
 from holdfast.store.postgres import errors as postgres_errors
 from tests.support import conversations, postgres, postgres_proxy, two_hosts
 
-# --- session settings-------------------------------------------------------------------------------------------
-
 
 def with_setting(address: str, setting: str) -> str:
     """The address of a store with other session defaults."""
@@ -38,9 +36,6 @@ def test_writes_are_read_committed_with_any_default_isolation(address: str) -> N
     )
     assert outcome == 4
     pair.close()
-
-
-# --- connections that are lost ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -70,9 +65,6 @@ def test_write_is_repeated_when_the_schema_was_changed(db: SessionDB) -> None:
 )
 def test_sqlstate_becomes_an_error_of_its_kind(state: str, kind: type[errors.StoreError]) -> None:
     assert type(postgres_errors.from_sqlstate(state, "said", "there")) is kind
-
-
-# --- servers that refuse writes, or connections, for a while ------------------------------------------------------
 
 
 def test_write_waits_while_the_store_is_read_only(role: str, address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,18 +37,15 @@ async def group(db: SessionDB) -> AsyncIterator[group_commit.GroupCommit]:
 
 
 class FirstCommit:
-    """Holds the first commit, so that the steps that come meanwhile are one group; may call a hook for the rest."""
+    """Holds the first commit, so that the steps that come meanwhile are one group."""
 
     def __init__(self) -> None:
         self._reached, self._released = threading.Event(), threading.Event()
-        self.hook: Any = None
 
     def __call__(self, point: str) -> None:
         if point == "arrive.committing" and not self._reached.is_set():
             self._reached.set()
             assert self._released.wait(60)
-        elif self._released.is_set() and self.hook is not None:
-            self.hook(point)
 
     async def run(self, group: group_commit.GroupCommit, first: Step, *rest: Step) -> list[Any]:
         """Commit the first step, and all others together; return their results and errors."""
@@ -107,23 +104,6 @@ async def test_failing_step_fails_alone(
         await group.write(bad)
     await group.write(e)
     assert stored_keys(db) == ["a", "b", "d", "e"]
-
-
-async def test_group_that_fails_as_the_store_is_unusable_is_not_repeated_step_by_step(
-    db: SessionDB, group: group_commit.GroupCommit, first: FirstCommit
-) -> None:
-    attempts = list[str]()
-
-    def refuse(point: str) -> None:
-        if point == "arrive.arrival_insert":
-            attempts.append(point)
-            raise errors.StoreUnusable("a standby, which PostgreSQL's driver waits for in each attempt")
-
-    first.hook = refuse
-    outcomes = await first.run(group, *arrivals(db, "abcde"))
-    assert [type(outcome) for outcome in outcomes] == [tuple] + 4 * [errors.StoreUnusable]
-    assert stored_keys(db) == ["a"]
-    assert len(attempts) == 2  # of the group, and of its first step
 
 
 @pytest.mark.parametrize("has_durable_step", [False, True])

@@ -29,9 +29,6 @@ def say(db: SessionDB, content: str, **more: Any) -> Callable[[], Any]:
     return lambda: db.append_message("talk", role="user", content=content, **more)
 
 
-# --- the log -----------------------------------------------------------------------------------------------------
-
-
 def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hosts.Pair) -> None:
     stale = talks.other.acquire_lease("talk", "turn", "stale", 10)
     talks.clock.advance(11)
@@ -69,9 +66,6 @@ def test_orphan_or_ghost_that_is_written_to_is_kept(pair: two_hosts.Pair) -> Non
     assert len(pair.one.transcript("ghost")) == 1
 
 
-# --- locks of several conversations ------------------------------------------------------------------------------
-
-
 def test_steps_over_several_conversations_lock_them_in_one_order(pair: two_hosts.Pair) -> None:
     conversations.begin(pair.one, "trunk", *"abcdef")
     for name in ("twig", "leaf"):
@@ -98,8 +92,7 @@ def _deadlocks() -> int:
 
 
 def test_deadlocked_steps_are_repeated_and_both_succeed(pair: two_hosts.Pair) -> None:
-    for name in ("a", "b"):
-        conversations.begin(pair.one, name)
+    conversations.begin_each(pair.one, ("a", "b"))
     met = threading.Barrier(2, timeout=60)
     first = [True, True]
 

@@ -61,9 +61,6 @@ def test_body_is_decoded_on_access_only() -> None:
     assert (redacted.redacted, redacted.content, redacted.tool_calls, redacted.tool_call_id) == (True, "", (), None)
 
 
-# --- ids and digests -------------------------------------------------------------------------------------
-
-
 def test_digest_covers_place_and_content_of_a_message() -> None:
     message = ("talk", 1, "u", "user", "{}")
     changes = {0: "talc", 1: 2, 2: "v", 3: "tool", 4: "{ }"}

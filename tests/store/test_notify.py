@@ -61,12 +61,9 @@ def hosts(address: str) -> Iterator[Hosts]:
 
 CALLS: dict[str, tuple[Callable[[SessionDB], object], set[notifications.Hint]]] = {
     "append": (lambda db: conversations.say(db, "talk", "b"), {MOVED}),
-    "batch": (lambda db: db.append_messages("talk", [{"role": "user", "content": text} for text in "ab"]), {MOVED}),
     "hide": (lambda db: db.hide("talk", 1), {MOVED}),
-    "show": (lambda db: db.show("talk"), {MOVED}),
     "redact": (lambda db: db.redact("talk", 1), {MOVED}),
     "compact": (lambda db: conversations.compact(db, "talk", 1), {MOVED, FREED}),
-    "undo": (lambda db: db.undo_compaction("talk"), {MOVED}),
     "receive": (lambda db: db.mail.add_inbox_entry("talk", "k", "hello"), {CAME}),
     "release": (lambda db: db.release_lease(db.acquire_lease("talk", "turn", None, 30)), {FREED}),
     "acquire": (lambda db: db.acquire_lease("end", "turn", None, 30), set()),

@@ -38,9 +38,6 @@ def mode(path: Path | str) -> int:
     return stat.S_IMODE(os.stat(path).st_mode)
 
 
-# --- file systems ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("folder", "kind"),
     [
@@ -85,9 +82,6 @@ def test_only_local_file_systems_are_accepted(kind: str, path: Path, monkeypatch
     for local in ("ext4", "zfs", "apfs", "tmpfs", "overlay", "fuseblk", ""):
         monkeypatch.setattr(sqlite_paths, "filesystem", lambda _, local=local: local)
         sqlite_paths.check_not_on_network(str(path.parent))
-
-
-# --- ownership -------------------------------------------------------------------------------------------
 
 
 def test_all_files_are_private_to_their_owner(tmp_path: Path) -> None:

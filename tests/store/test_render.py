@@ -62,9 +62,6 @@ def unescape(markdown: str) -> str:
     return re.sub(r"\\([!-/:-@\[-`{-~])", r"\1", shown)
 
 
-# --- escaping ------------------------------------------------------------------------------------------
-
-
 @given(st.text(st.characters(codec="utf-8")))
 def test_escaped_text_has_no_markup_and_is_complete(text: str) -> None:
     made = render.escape_markdown(text)
@@ -84,9 +81,6 @@ def test_fence_contains_any_text(text: str) -> None:
     assert not any(line.strip().startswith(first) for line in inside)
     assert "\n".join(inside) == render.escape_invisible(text)
     assert all(character.isprintable() or character in "\u200c\u200d" for line in inside for character in line)
-
-
-# --- whole pages ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -93,9 +93,6 @@ def test_failed_attempt_is_made_again(db: SessionDB, tmp_path: Path) -> None:
     assert db.admin.get_meta(store_meta.BACKUP_FAILED) is None
 
 
-# --- claims and clocks ----------------------------------------------------------------------------------------
-
-
 def test_backup_without_interval_ignores_the_claim_of_another_process(db: SessionDB, tmp_path: Path) -> None:
     folder = tmp_path / "b"
     note(db, store_meta.BACKUP_CLAIMED, repr(conversations.Clock()()))
@@ -121,9 +118,6 @@ def test_backups_are_made_and_kept_after_the_clock_was_wrong(
         clock.advance(86_400)
 
 
-# --- ownership -----------------------------------------------------------------------------------------------
-
-
 def test_store_restored_from_the_backup_of_another_stays_itself(
     open_db: Open, clock: conversations.Clock, tmp_path: Path
 ) -> None:
@@ -141,9 +135,6 @@ def test_store_restored_from_the_backup_of_another_stays_itself(
         assert os.path.exists(first.path)
     assert known.admin.get_meta(store_meta.STORE_ID) == identity
     assert len({db.admin.get_meta(store_meta.STORE_ID) for db in (one, known, fresh)}) == 3
-
-
-# --- reports ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The search index of SQLite: damaged, missing, locked or foreign, it stops no write and is rebuilt."""
+"""The search index of SQLite: damaged, missing, removed, locked or foreign, it stops no write and is rebuilt."""
 
 from __future__ import annotations
 
@@ -33,6 +33,13 @@ def _still_works(path: str) -> None:
         db.append_message("c", role="user", content="a second heron")
         assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
         assert db.admin.fsck().ok
+        _remove_index(path)
+        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
+
+
+def _remove_index(path: str) -> None:
+    for suffix in SIDE:
+        Path(path + ".search" + suffix).unlink(missing_ok=True)
 
 
 def test_damaged_message_is_reported_and_the_index_kept(path: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -47,8 +54,7 @@ def test_damaged_message_is_reported_and_the_index_kept(path: str, caplog: pytes
 @pytest.mark.parametrize("content", [None, b"", b"not a database" * 300])
 def test_missing_or_damaged_index_is_rebuilt(path: str, content: bytes | None) -> None:
     if content is None:
-        for suffix in SIDE:
-            Path(path + ".search" + suffix).unlink(missing_ok=True)
+        _remove_index(path)
     else:
         Path(path + ".search").write_bytes(content)
     _still_works(path)
@@ -62,15 +68,6 @@ def test_overwritten_index_page_does_not_prevent_a_rebuild(path: str, page: int)
     with SessionDB(path) as db:
         db.admin.rebuild_search_index()
     _still_works(path)
-
-
-def test_index_removed_while_open_is_rebuilt(path: str) -> None:
-    with SessionDB(path) as db:
-        assert db.search("heron")
-        for suffix in SIDE:
-            Path(path + ".search" + suffix).unlink(missing_ok=True)
-        db.append_message("c", role="user", content="a second heron")
-        assert sorted(hit.seq for hit in db.search("heron")) == [1, 2]
 
 
 def test_index_of_another_store_is_rebuilt(path: str, tmp_path: Path) -> None:

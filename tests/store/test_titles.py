@@ -36,9 +36,6 @@ def test_any_text_is_cleaned_to_its_visible_characters(text: str) -> None:
     assert [one for one in kept if one != " "] == [one for one in text if one.isprintable() and not one.isspace()]
 
 
-# --- titles made from a text -----------------------------------------------------------------------------------
-
-
 @given(texts | st.text(max_size=200), st.sampled_from(["", " #2", " #17"]))
 def test_title_made_of_the_first_words_of_any_text_repeats_it(text: str, number: str) -> None:
     kept = cleaned(agent_titles.title_from_text(text))

@@ -76,8 +76,6 @@ def test_late_result_becomes_a_note_with_its_text() -> None:
     assert not tool_pairs.has_calls([said(1, "user", '{"tool_calls": [{"id": "x"}]}')])
 
 
-# --- for any log -----------------------------------------------------------------------------------------
-
 names = st.sampled_from(["a", "b", "c"])
 lines = st.one_of(
     st.sampled_from(["user", "assistant", "system", "result"]),

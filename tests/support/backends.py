@@ -13,8 +13,6 @@ import psycopg
 import pytest
 
 from holdfast import SessionDB
-from holdfast.store.postgres import fast_append
-from holdfast.store.search import search
 from tests.support import conversations, postgres
 
 # Stores that a test damaged on purpose: they are not checked after it.
@@ -70,47 +68,6 @@ on_files = _run_on(*SHARED)
 def open_db(backend: Backend, folder: Path, name: str, clock: Clock | None, **more: Any) -> SessionDB:
     # Power is not cut in this suite, so nothing waits for the disk.
     return SessionDB(backend.target(folder, name), clock=clock, **{"durability": "process-crash", **more})
-
-
-class Kept:
-    """A SessionDB in PostgreSQL that is emptied after each test: planning statements on a new connection takes long.
-
-    It is replaced if it was closed, listens, or has another schema.
-    """
-
-    def __init__(self) -> None:
-        self._db: SessionDB | None = None
-        self._made: postgres.Made | None = None
-        self._clock: Clock = float
-
-    def open(self, clock: Clock) -> SessionDB:
-        self._clock = clock
-        if self._db is None:
-            address = postgres.fresh()
-            self._made = postgres._taken.pop(address)
-            self._db = SessionDB(address, clock=self._now, durability="process-crash")
-        return self._db
-
-    def _now(self) -> float:
-        return self._clock()
-
-    def empty(self) -> None:
-        db = self._db
-        if db is None or self._made is None:
-            return
-        if db.driver._closed or db.driver._listeners or not postgres._emptied(self._made):
-            self.close()
-            return
-        spoiled.discard(db)
-        db.searcher.close()
-        db.searcher = db.admin.searcher = search.Searcher(db.driver)
-        db.lease_failures._logged.clear()
-        db.driver._tails = fast_append.TailCache()
-
-    def close(self) -> None:
-        if self._db is not None:
-            self._db.close()
-        self._db = None
 
 
 _BREAKS = {
@@ -224,7 +181,6 @@ def rewrite_blob(db: SessionDB, digest: str, content: bytes) -> None:
 # promise; tests/faults/forbidden_states.py has all others.
 _DAMAGES = {
     "a text was changed": ("P1", "UPDATE messages SET body = '{}' WHERE seq = 2 AND conversation = 1"),
-    "a conversation is missing": ("P1", "DELETE FROM conversations WHERE key = 1"),
     "a message is missing": ("P2", "DELETE FROM messages WHERE seq = 2 AND conversation = 1"),
     "the last message is missing": ("P2", "DELETE FROM messages WHERE seq = 3 AND conversation = 1"),
     "the head went back": ("P3", "UPDATE conversations SET head = 1 WHERE key = 1"),
@@ -232,7 +188,6 @@ _DAMAGES = {
     "a summary saw later messages": ("P5", "UPDATE compactions SET seen_seq = 3 WHERE conversation = 1"),
     "a summary was changed": ("P5", "UPDATE compactions SET body = '{}' WHERE conversation = 1"),
     "a token was never given": ("P6", "UPDATE compactions SET token = 99"),
-    "the epoch went back": ("P6", "UPDATE conversations SET epoch = 1 WHERE key = 1"),
     "a branch begins beyond its origin": (
         "branches",
         "UPDATE conversations SET forked_at = 9, last_seq = 9 WHERE id = 'b'",

@@ -42,6 +42,11 @@ def begin(db: SessionDB, session_id: str = "talk", *contents: str, **more: Any) 
     return session_id
 
 
+def begin_each(db: SessionDB, names: Iterable[str], *contents: str, **more: Any) -> None:
+    for name in names:
+        begin(db, name, *contents, **more)
+
+
 def say(db: SessionDB, session_id: str, *contents: str) -> list[types.Receipt]:
     return [db.append_message(session_id, role="user", content=content) for content in contents]
 
