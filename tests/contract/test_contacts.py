@@ -148,6 +148,13 @@ def test_stranger_is_notified_once_per_platform(db: SessionDB) -> None:
 # --- links: senders who use the conversations of another owner -------------------------------------------------
 
 
+def refuse_link(db: SessionDB, sender: str, code: str) -> float:
+    """Try a link code that must be refused; the seconds for which the sender is locked."""
+    with pytest.raises(errors.PairingRefused) as error:
+        db.contacts.link_by_code("far", sender, code)
+    return error.value.locked_for
+
+
 def test_sender_is_linked_to_one_owner_until_unlinked(db: SessionDB) -> None:
     assert db.contacts.linked_owner("far", "7") is None
     for owner in ("near:1", ""):
@@ -175,15 +182,12 @@ def test_link_code_is_valid_once_for_ten_minutes_until_the_next_one(db: SessionD
     db.create_session("notes", source="test")
     replaced, code = (db.contacts.create_link_code("talk") for _ in range(2))
     other = db.contacts.create_link_code("notes")
-    with pytest.raises(errors.PairingRefused):
-        db.contacts.link_by_code("far", "7", replaced)
+    refuse_link(db, "7", replaced)
     assert db.contacts.link_by_code("far", "7", f" {code[:4]}-{code[4:].lower()} ") == ("ann", "talk")
     assert db.contacts.linked_owner("far", "7") == "ann"
-    with pytest.raises(errors.PairingRefused):
-        db.contacts.link_by_code("far", "8", code)
+    refuse_link(db, "8", code)
     clock.now += contacts.LINK_CODE_TTL
-    with pytest.raises(errors.PairingRefused):
-        db.contacts.link_by_code("far", "8", other)
+    refuse_link(db, "8", other)
     assert db.contacts.linked_owner("far", "8") is None
 
 
@@ -192,15 +196,12 @@ def test_unlinking_makes_the_unused_code_of_the_owner_invalid(db: SessionDB) -> 
     db.contacts.link("near", "1", "ann")
     code = db.contacts.create_link_code("talk")
     assert db.contacts.unlink("near", "1")
-    with pytest.raises(errors.PairingRefused):
-        db.contacts.link_by_code("far", "7", code)
+    refuse_link(db, "7", code)
 
 
 def test_five_wrong_link_codes_lock_only_their_sender_for_an_hour(db: SessionDB, clock: Clock) -> None:
-    for _ in range(contacts.MAX_FAILURES):
-        with pytest.raises(errors.PairingRefused) as refusal:
-            db.contacts.link_by_code("far", "eve", "WRONG")
-    assert refusal.value.locked_for == contacts.LOCKOUT_SECONDS
+    locked = [refuse_link(db, "eve", "WRONG") for _ in range(contacts.MAX_FAILURES)]
+    assert locked[-1] == contacts.LOCKOUT_SECONDS
     db.create_session("talk", source="test", owner="ann")
     code = db.contacts.create_link_code("talk")
     with pytest.raises(errors.PairingRefused, match="Too many wrong codes"):
@@ -209,8 +210,7 @@ def test_five_wrong_link_codes_lock_only_their_sender_for_an_hour(db: SessionDB,
     clock.now += contacts.LOCKOUT_SECONDS
     for _ in range(2):
         for _ in range(contacts.MAX_FAILURES - 1):
-            with pytest.raises(errors.PairingRefused):
-                db.contacts.link_by_code("far", "eve", "WRONG")
+            refuse_link(db, "eve", "WRONG")
         code = db.contacts.create_link_code("talk")
         assert db.contacts.link_by_code("far", "eve", code) == ("ann", "talk")
 

@@ -12,7 +12,7 @@ from holdfast import SessionDB, errors
 from holdfast.store import driver as store_driver
 from holdfast.store.postgres import connection
 from holdfast.store.postgres import errors as postgres_errors
-from tests.support import postgres, two_hosts
+from tests.support import postgres, tls, two_hosts
 
 
 @pytest.mark.parametrize("source", ["address", "environment"])
@@ -64,6 +64,20 @@ def test_unusable_address_is_refused_with_the_remedy(
     with pytest.raises(errors.StoreUnusable, match=message) as refusal:
         SessionDB(address())
     assert "hunter2" not in str(refusal.value)
+
+
+def test_server_with_another_certificate_or_name_is_refused(tmp_path: Path) -> None:
+    ours, others = tls.Authority(tmp_path / "ours"), tls.Authority(tmp_path / "others")
+    server = postgres.shared()
+    with tls.Front(server.port, ours.context("db.example")) as front:
+        for host, trusted, message in (
+            ("db.example", others, r"certificate.*sslrootcert"),
+            ("other.example", ours, r"does not match host name \"other\.example\""),
+        ):
+            place = f"{postgres.USER}:{server.password}@{host}:{front.port}/{postgres.DATABASE}?hostaddr=127.0.0.1"
+            with pytest.raises(errors.StoreUnusable, match=message) as refusal:
+                SessionDB(f"postgresql://{place}&sslmode=verify-full&sslrootcert={trusted.root}")
+            assert server.password not in two_hosts.full_message(refusal.value)
 
 
 def test_password_file_named_in_the_address_is_used_and_not_shown(tmp_path: Path) -> None:
