@@ -251,6 +251,7 @@ def _set(**values: Any) -> Callable[[list[Any], int], None]:
 
 LINES: dict[str, Callable[[list[Any], int], None]] = {
     "a path": _set(digest="../../../../etc/passwd"),
+    "a path as long as a digest": _set(digest=("../" * 22)[:64]),
     "a digest and more": _set(digest="a" * 64 + "\n"),
     "a digest without a message": _set(digest="a" * 64),
     "a negative size": _set(size=-1),

@@ -137,8 +137,11 @@ def test_writable_server_is_selected_of_several(
     ("text", "reason", "transient", "remedy"),
     [
         ("… failed: FATAL:  the database system is shutting down", "the database system", True, ""),
+        ("… failed: FATAL :  server login failed: pgbouncer", "server login failed: pgbouncer", True, ""),
         ("… failed: 致命的エラー:  das Datenbanksystem startet", "das Datenbanksystem startet", True, ""),
         ('… failed: FATAL:  role "nobody" does not exist', 'role "nobody"', False, ""),
+        ('… failed: FATAL:  no pg_hba.conf entry for host "10.0.0.1"', "no pg_hba.conf entry", False, ""),
+        ('… failed: FATAL:  permission denied for database "db"', "permission denied", False, ""),
         ('… failed: FATAL:  invalid value for parameter "search_path": "x"', "invalid value", False, ""),
         ("… failed: Connection refused\n\tIs the server running on that host?", "Connection refused", True, ""),
         ("[Errno -2] Name or service not known", "[Errno -2] Name or service not known", True, ""),

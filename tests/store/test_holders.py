@@ -52,6 +52,7 @@ def on(monkeypatch: pytest.MonkeyPatch, **machine: object) -> tuple[str, str]:
     ("one", "other"),
     [
         ({}, {"boot": "another start of the machine"}),
+        ({"boot": "b" * 8}, {"boot": "b" * 8 + "x"}),
         ({}, {"machine": "a clone that woke up from the same sleep"}),
         ({}, {"namespace": "pid:[2]"}),
         ({}, {"hostname": "other"}),

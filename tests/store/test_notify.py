@@ -61,6 +61,7 @@ def hosts(address: str) -> Iterator[Hosts]:
 
 CALLS: dict[str, tuple[Callable[[SessionDB], object], set[notifications.Hint]]] = {
     "append": (lambda db: conversations.say(db, "talk", "b"), {MOVED}),
+    "batch": (lambda db: db.append_messages("talk", [{"role": "user", "content": text} for text in "ab"]), {MOVED}),
     "hide": (lambda db: db.hide("talk", 1), {MOVED}),
     "redact": (lambda db: db.redact("talk", 1), {MOVED}),
     "compact": (lambda db: conversations.compact(db, "talk", 1), {MOVED, FREED}),

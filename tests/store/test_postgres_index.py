@@ -190,7 +190,8 @@ def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
     return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
 
 
-def test_posting_of_a_very_long_text_is_capped() -> None:
+def test_very_long_word_and_posting_of_a_very_long_text_are_capped() -> None:
+    assert postgres_index.index_text("x" * 500 + " ?! \0") == ["x" * 100]
     last = 2**19 + 5
     (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20, *["x"] * last, "gull")], 0)
     word = row["words"].split().index("gull")

@@ -188,6 +188,7 @@ _DAMAGES = {
     "a summary saw later messages": ("P5", "UPDATE compactions SET seen_seq = 3 WHERE conversation = 1"),
     "a summary was changed": ("P5", "UPDATE compactions SET body = '{}' WHERE conversation = 1"),
     "a token was never given": ("P6", "UPDATE compactions SET token = 99"),
+    "the epoch went back": ("P6", "UPDATE conversations SET epoch = 1 WHERE key = 1"),
     "a branch begins beyond its origin": (
         "branches",
         "UPDATE conversations SET forked_at = 9, last_seq = 9 WHERE id = 'b'",

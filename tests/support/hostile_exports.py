@@ -141,6 +141,7 @@ HOSTILE: dict[str, Change] = {
     "a negative seq": _field("message", 1, seq=-1),
     "a gap": _field("message", 1, seq=4),
     "a repeated uid": _field("message", 2, uid="made0"),
+    "no uid": _field("message", 2, uid=""),
     "a control character in an id": _field("session", 1, id="\x1b[2J"),
     "an unknown role": _field("message", 1, role="admin"),
     "a time before all times": _field("message", 1, at=-1),
