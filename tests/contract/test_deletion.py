@@ -89,19 +89,17 @@ def test_titles_made_from_the_text_are_removed_in_every_branch(db: SessionDB) ->
     assert db.conversation("one").title == "My new word", "a title given after the redaction stays"
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"role": "user", "content": [{"type": "text", "text": SECRET}]},
-        {"role": "assistant", "tool_calls": [{"id": "1", "name": "look", "arguments": {"at": SECRET}}]},
-    ],
-    ids=["parts", "call"],
-)
-def test_title_made_from_parts_or_calls_is_removed(db: SessionDB, message: dict[str, object]) -> None:
-    conversations.begin(db, "talk", title=f"About {SECRET}")
-    db.append_messages("talk", [message])
-    db.redact("talk", 1)
-    assert db.conversation("talk").title is None
+def test_title_made_from_parts_or_calls_is_removed(db: SessionDB) -> None:
+    call = {"id": "1", "name": "look", "arguments": {"at": SECRET}}
+    parts = [{"type": "text", "text": SECRET}]
+    for name, message in (
+        ("parts", {"role": "user", "content": parts}),
+        ("call", {"role": "assistant", "tool_calls": [call]}),
+    ):
+        conversations.begin(db, name, title=f"{name} about {SECRET}")
+        db.append_messages(name, [message])
+        db.redact(name, 1)
+        assert db.conversation(name).title is None
 
 
 @pytest.mark.parametrize("body", [b'{"content":"the secret', b"\xff\xfe the secret", b""])
