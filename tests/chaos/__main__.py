@@ -30,7 +30,7 @@ def main() -> int:
     print(f"seed {seed}", flush=True)
     began, problems = time.monotonic(), list[str]()
     for name in names:
-        with zygote.Zygote() as running, memory_folders.folder() as folder:
+        with zygote.start() as running, memory_folders.folder() as folder:
             run = parts.Run(name, running, Path(folder), random.Random(f"{seed} {name}"), options.rounds)
             parts.PARTS[name](run)
             print(f"{name}: done, {len(run.problems)} problems", flush=True)

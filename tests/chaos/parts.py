@@ -141,12 +141,12 @@ def kill_maintenance(run: Run) -> None:
     for turn in range(0, KILLS, SOME):
         seeds = [2 * run.chance.randrange(1 << 30) + number % 2 for number in range(5)]
         with memory_folders.folder() as folder:
-            stock = maintenance_kills.Stock(run.zygote, Path(folder), seeds)
+            histories = [maintenance_kills.History(run.zygote, Path(folder), seed) for seed in seeds]
             for act in run.shuffle(maintenance_kills.ACTS):
                 with run.expect(act):
-                    maintenance_kills.kill_at_every_point(stock, act, SOME, run.chance)
+                    maintenance_kills.kill_at_every_point(histories, act, SOME, run.chance)
                     if turn == 0:
-                        maintenance_kills.kill_between_writes(stock, act, WRITES)
+                        maintenance_kills.kill_between_writes(histories[0], act, WRITES)
                 run.progress(f"{turn + SOME} kills at each point of {act}")
 
 

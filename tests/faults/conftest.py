@@ -14,7 +14,7 @@ from tests.support import memory_folders
 
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[zygotes.Zygote]:
-    with zygotes.Zygote() as running:
+    with zygotes.start() as running:
         yield running
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker
-from tests.support import backends, store_model
+from tests.support import store_model
 
 TTL = 30.0
 
@@ -192,18 +192,16 @@ class Result(NamedTuple):
     problems: list[str]
 
 
-def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5, without_triggers: Sequence[str] = ()) -> Result:
+def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
     """Play all schedules of these actors in one store; the first few that went wrong, each with its order."""
     count, found, clock = 0, list[str](), [1_000.0]
-    missing = tuple(f"the trigger {name} is missing" for name in without_triggers)
     with SessionDB(":memory:", clock=lambda: clock[0]) as db:
-        drop_triggers(db, without_triggers)
         for order in distinct_schedules(actors):
             found += play(World(db, clock, f"c{count}"), actors, order)
             count += 1
             if len(found) >= stop_at:
                 break
-        found += [str(bad) for bad in db.admin.fsck().violations if bad.detail not in missing]
+        found += [str(bad) for bad in db.admin.fsck().violations]
     return Result(count, found)
 
 
@@ -219,19 +217,3 @@ def play(world: World, actors: Sequence[Actor], order: Sequence[int]) -> list[st
     found += checker.verify(world.db, world.history, complete=True, fsck=False)
     names = " ".join(actors[actor].name for actor in order)
     return [f"{names}: {problem}" for problem in found]
-
-
-def drop_triggers(db: SessionDB, names: Sequence[str]) -> None:
-    """Drop triggers that would refuse the writes of a broken protocol."""
-    for name in names:
-        if db.driver.name == "sqlite":
-            backends.raw(db, f"DROP TRIGGER {name}")
-        else:
-            ((table,),) = backends.raw(db, TABLE_OF, name)
-            backends.raw(db, f"DROP TRIGGER {name} ON {table}")
-
-
-TABLE_OF = """
-SELECT c.relname FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
- WHERE t.tgname = %s AND c.relnamespace = to_regnamespace(quote_ident(current_schema()))
-"""

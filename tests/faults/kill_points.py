@@ -7,15 +7,13 @@ import functools
 import itertools
 import os
 import shutil
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import errors, fault_points, types
 from holdfast.store.db import SessionDB
-from holdfast.store.driver import Row
-from tests.faults import checker, interleavings, steps, zygote
+from tests.faults import checker, steps, zygote
 from tests.support import consistency, memory_folders
 
 Target = Path | str
@@ -39,9 +37,8 @@ def known_course(name: str) -> Course:
         return course_of(name, f"{made}/store.db")
 
 
-def course_of(name: str, path: Target, without_triggers: Sequence[str] = ()) -> Course:
+def course_of(name: str, path: Target) -> Course:
     with SessionDB(path) as db, SessionDB(path) as other:
-        interleavings.drop_triggers(db, without_triggers)
         return _course(name, db, other, "watched")
 
 
@@ -105,80 +102,55 @@ class _Spot(NamedTuple):
         return outcome.fingerprint
 
 
-def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: Callable[[str], int]) -> Counter[str]:
-    """Kill so often at each point, half of them while another process has the store open; how many there were."""
+def kill_at_every_point(running: zygote.Zygote, folder: Path, name: str, kills: Callable[[str], int]) -> None:
+    """Kill so often at each point, half of them while another process has the store open."""
     course, watched = known_course(name), folder / "watched.db"
-    done: Counter[str] = Counter()
+    spots = [_Spot(running, name, course, number) for number in range(len(course.names))]
+    alone = [(kills(point) + number % 2) // 2 for number, point in enumerate(course.names)]
+    for spot, some in zip(spots, alone, strict=True):
+        _kill_alone(spot, folder / "alone", some)
     with SessionDB(watched) as db:
-        for number, point in enumerate(course.names):
-            spot, some = _Spot(running, name, course, number), kills(point)
-            alone = (some + number % 2) // 2
-            _kill_watched(spot, db, watched, some - alone)
-            _kill_alone(spot, folder / "alone", alone)
-            done[point] += some
+        _kill_watched(
+            [spot for spot in spots for _ in range(kills(course.names[spot.number]) - alone[spot.number])], db, watched
+        )
         assert checker.verify(db) == [], f"{name} killed at all of its points"
     remove(watched)
-    return done
 
 
-def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str, kills: int) -> int:
+def kill_clients_at_every_point(running: zygote.Zygote, address: str, name: str, kills: int) -> Course:
     """Kill clients of a server so often at each point. Any number of steps may share a store."""
     with SessionDB(address) as db, SessionDB(address) as other:
         course = _course(name, db, other, f"watched {name}")
         assert half_states(course) == []
-        spots = [_Spot(running, name, course, number) for number in range(len(course.names))]
-        if kills == 1:
-            # One conversation for all that leave nothing: the next client needs all that the one before had locked.
-            undone = [spot for spot in spots if spot.undone]
-            _kill_in_one(undone, db, address, f"conversation {name}")
-            spots = [spot for spot in spots if not spot.undone]
-        for spot in spots:
-            _kill_watched(spot, db, address, kills)
+        spots = [_Spot(running, name, course, number) for number in range(len(course.names)) for _ in range(kills)]
+        _kill_watched(spots, db, address)
         assert checker.verify(db) == []
-    return kills * len(course.names)
+    return course
 
 
-class _Look:
-    """Compares the state others see. On a server a look asks some thirty questions, all rows are read by one: where
-    no row has changed since a look, the next would see the same."""
-
-    def __init__(self, db: SessionDB, c: str) -> None:
-        self._db, self._c = db, c
-        self._seen: tuple[str, list[Row]] | None = None
-
-    def sees(self, state: str) -> bool:
-        if self._db.driver.name != "postgres":
-            return steps.observe(self._db, self._c) == state
-        rows = consistency.rows(self._db)
-        if self._seen != (state, rows):
-            if steps.observe(self._db, self._c) != state:
-                return False
-            self._seen = (state, rows)
-        return True
-
-
-def _kill_in_one(spots: Sequence[_Spot], db: SessionDB, path: Target, c: str) -> None:
-    args, look = steps.STEPS[spots[0].name].prepare(db, c), _Look(db, c)
-    for spot in spots:
+def _kill_watched(spots: Sequence[_Spot], db: SessionDB, path: Target) -> None:
+    """Another process has the store open. Kills that leave nothing share two conversations, so that each process needs
+    all that the one before had locked: in one the next message comes first afterwards, in the other the repeated step.
+    """
+    undone, others = ([spot for spot in spots if spot.undone == is_undone] for is_undone in (True, False))
+    for first, some in enumerate((undone[::2], undone[1::2])):
+        if some:
+            args = steps.STEPS[some[0].name].prepare(db, f"undone {first} {some[0].name}")
+            before = consistency.rows(db)
+            for spot in some:
+                spot.kill(path, args)
+                assert consistency.rows(db) == before, f"{spot.where} left something"
+            _settle_watched(some[-1], db, args, first)
+    for number, spot in enumerate(others):
+        args = steps.STEPS[spot.name].prepare(db, f"{number:04d} {spot.name}")
         spot.kill(path, args)
-        assert look.sees(spot.course.states[spot.number]), spot.where
-    last = spots[-1]
-    settle(db, last.name, args, last.course.done, message_first=False, fsck=False, where=last.where)
+        assert steps.observe(db, args["id"]) == spot.course.states[spot.number], spot.where
+        if (count := others[:number].count(spot)) < 2:
+            _settle_watched(spot, db, args, count)
 
 
-def _kill_watched(spot: _Spot, db: SessionDB, path: Target, kills: int) -> None:
-    """Another process has the store open. Where nothing is left, two conversations do for all kills: in one the next
-    message comes first, in the other the repeated step."""
-    conversations = min(kills, 2 if spot.undone else kills)
-    for which in range(conversations):
-        args = steps.STEPS[spot.name].prepare(db, f"{spot.name} {spot.number:02d}{which:04d}")
-        where, look = f"{spot.where}, watched, conversation {which}", _Look(db, args["id"])
-        for _ in range(which, kills, conversations):
-            spot.kill(path, args)
-            assert look.sees(spot.course.states[spot.number]), where
-        if which < 2:
-            first = (spot.number + which) % 2 == 1
-            settle(db, spot.name, args, spot.course.done, message_first=first, fsck=False, where=where)
+def _settle_watched(spot: _Spot, db: SessionDB, args: steps.Args, number: int) -> None:
+    settle(db, spot.name, args, spot.course.done, message_first=number % 2 == 1, fsck=False, where=spot.where)
 
 
 def _kill_alone(spot: _Spot, home: Path, kills: int) -> None:
@@ -240,28 +212,22 @@ def _next_message(db: SessionDB, c: str) -> list[checker.Record]:
 
 
 def kill_at_every_write(running: zygote.Zygote, folder: Path, name: str) -> int:
-    """Kill before each write, truncation and sync of SQLite, in commit and in close; how many kills there were."""
-    count = 0
-    while _kill_at_write(running, folder / "writes.db", name, count):
-        count += 1
-    assert count >= 3, f"{name} wrote next to nothing"
-    return count
-
-
-def _kill_at_write(running: zygote.Zygote, path: Path, name: str, number: int) -> bool:
-    """False: the step was done before it came so far."""
-    course, step, c = known_course(name), steps.STEPS[name], f"conversation{number:04d}"
-    where = f"{name} killed at write {number}"
-    with SessionDB(path) as db:
-        args = {**step.prepare(db, c), "step": name, "disk": {"at": number, "how": "kill"}}
-    outcome = running.run(steps.perform, path, args)
-    last = outcome.state == "exited"
-    with SessionDB(path) as db:
-        state = steps.observe(db, c)
-        assert state in ([course.done] if last else course.states), f"{where}: half done"
-        assert not last or outcome.error is None, outcome
-        settle(db, name, args, course.done, message_first=number % 2 == 1, fsck=last, where=where)
-    return not last
+    """Kill before each write, truncation and sync of SQLite, in commit and in close; return the number of kills."""
+    course, step, path = known_course(name), steps.STEPS[name], folder / "writes.db"
+    number, last = -1, False
+    while not last:
+        number += 1
+        where = f"{name} killed at write {number}"
+        with SessionDB(path) as db:
+            args = {**step.prepare(db, f"conversation{number:04d}"), "disk": {"at": number, "how": "kill"}}
+        outcome = running.run(steps.perform, path, {**args, "step": name})
+        last = outcome.state == "exited"
+        with SessionDB(path) as db:
+            state = steps.observe(db, args["id"])
+            assert state in ([course.done] if last else course.states), f"{where}: half done"
+            assert not last or outcome.error is None, outcome
+            settle(db, name, args, course.done, message_first=number % 2 == 1, fsck=last, where=where)
+    return number
 
 
 def remove(path: Path) -> None:
@@ -272,11 +238,12 @@ def remove(path: Path) -> None:
 
 def kill_creation(running: zygote.Zygote, folder: Path, check: Callable[[Path], object], every: int = 1) -> int:
     """Kill the creation of a store before every n-th write; return the number of kills."""
-    count, outcome = 0, None
-    while outcome is None or outcome.state == "killed":
+    count, is_killed = -1, True
+    while is_killed:
+        count += 1
         path = folder / f"{count * every}.db"
         outcome = running.run(steps.open_only, path, {"disk": {"at": count * every, "how": "kill"}})
+        is_killed = outcome.state == "killed"
         check(path)
         remove(path)
-        count += 1
-    return count - 1
+    return count

@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -20,7 +19,7 @@ from holdfast import errors
 from holdfast.salvage import salvage
 from holdfast.store.db import SessionDB
 from holdfast.store.sqlite import maintenance
-from tests.faults import forbidden_states, mutations, zygote
+from tests.faults import forbidden_states, zygote
 from tests.support import faulty_disk, memory_folders
 
 NOW = 2_000_000_000.0
@@ -36,16 +35,22 @@ Parts = dict[str, Any]
 def populate(db: SessionDB, folder: Path, seed: int) -> None:
     """Create a store, an earlier backup of it, and changes after that backup; the seed determines the history."""
     chance = random.Random(seed)
-    for name in ("one", "two", "three"):
+    names = ["one", "two", "three", *(f"other{number}" for number in range(chance.randrange(5)))]
+    for name in names:
         _talk(db, name, chance)
     marked = db.append_message("two", role="user", content=MARKER * chance.choice((1, 400)), uid="marker").seq
-    for name in ("one", "two", "three"):
+    for name in names[:3]:
         blob = db.blobs.put(f"picture of {name}".encode() * chance.choice((1, 5_000)))
         db.append_message(name, role="user", content=[{"type": "image", "blob": blob.digest}], uid=f"{name}:blob")
     lease = db.acquire_lease("two", "compact", "me")
     db.commit_compaction(lease, summary=MARKER, cut_seq=marked, child_id="two on")
     db.branch("one", branch_id="branch")
-    _others(db, chance)
+    for name in names[3:]:
+        db.bind_route(f"chat:{name}", name, version=0)
+        db.hide(name, 1, 2)
+        db.end_conversation(name, "done")
+        db.resume(name)
+        db.commit_compaction(db.acquire_lease(name, "compact", "me"), summary="short", cut_seq=2, pinned=[1])
     db.admin.backup(folder / "copies" / "copy.db")
     db.admin.export_to(folder / "out.jsonl")
     if chance.random() < 0.5:
@@ -66,23 +71,6 @@ def _talk(db: SessionDB, name: str, chance: random.Random) -> None:
         content = f"{name} {number} " * chance.choice((1, 1, 40, 900))
         db.append_message(name, role=chance.choice(("user", "assistant")), content=content, uid=f"{name}:{number}")
     db.update_budget(name, 0, {"attempts": [name] * 900})
-
-
-def _others(db: SessionDB, chance: random.Random) -> None:
-    """Up to four more conversations, and what may have become of them."""
-    for number in range(chance.randrange(5)):
-        name = f"other{number}"
-        _talk(db, name, chance)
-        match chance.randrange(5):
-            case 0:
-                db.bind_route(f"chat:{number}", name, version=0)
-            case 1:
-                db.hide(name, 1, 2)
-            case 2:
-                db.end_conversation(name, "done")
-                db.resume(name)
-            case 3:
-                db.commit_compaction(db.acquire_lease(name, "compact", "me"), summary="short", cut_seq=2, pinned=[1])
 
 
 def populate_folder(stage: zygote.Stage) -> None:
@@ -155,12 +143,10 @@ ACTS = {
 
 
 def perform(stage: zygote.Stage) -> int:
-    """A task: the act itself, by a store that a `mutant` may break; `disk` says when to die, where no point does."""
+    """A task: the act itself; `disk` says when to die, where no point does."""
     act, shim = ACTS[stage.args["act"]], faulty_disk.Disk() if "disk" in stage.args else None
     maintenance.BACKUP_PAGES = PAGES
-    opened = contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400)
-    broken = mutations.CARELESS[stage.args["mutant"]].changes if stage.args.get("mutant") else ()
-    with opened as db, mutations.apply(broken):
+    with contextlib.nullcontext() if act.apart else SessionDB(stage.path, clock=lambda: NOW + 86_400) as db:
         if shim:
             shim.arm(**stage.args["disk"])
         act.run(db, Path(stage.path).parent)
@@ -221,7 +207,7 @@ def contents(folder: Path) -> Parts:
 _read: dict[object, Any] = {}
 
 
-def _content(path: Path, read: Callable[[SessionDB], Any]) -> Any:
+def _content(path: Path, read: Callable[[SessionDB, Path], Any]) -> Any:
     """The content of a backup or an export. Files with the same bytes and attachments are read once."""
     if not path.exists():
         return None
@@ -229,23 +215,18 @@ def _content(path: Path, read: Callable[[SessionDB], Any]) -> Any:
     key = blake2b(path.read_bytes()).digest(), attachments
     if key not in _read:
         with SessionDB(":memory:") as db:
-            assert read(db).lost_blobs == ()
+            assert read(db, path).lost_blobs == ()
             assert db.admin.fsck().ok
             _read[key] = exported(db)
     return _read[key]
 
 
 def _copy(path: Path) -> Any:
-    return _content(path, lambda db: db.admin.restore(path))
+    return _content(path, lambda db, path: db.admin.restore(path))
 
 
 def _archive(path: Path) -> Any:
-    def read(db: SessionDB) -> Any:
-        report = db.admin.import_from(path)
-        assert report.ok
-        return report
-
-    return _content(path, read)
+    return _content(path, lambda db, path: db.admin.import_from(path))
 
 
 def _salvaged(path: Path) -> Any:
@@ -260,30 +241,9 @@ def drafts(folder: Path) -> list[str]:
     return [str(path) for path in folder.rglob("*.draft*")]
 
 
-class Template:
-    """A populated folder, laid out again for every kill."""
-
-    def __init__(self, running: zygote.Zygote, folder: Path, seed: int) -> None:
-        self.seed = seed
-        template = folder / f"template {seed}"
-        template.mkdir(mode=0o700)
-        killed = seed % 2 == 1
-        made = running.run(populate_folder, template, {"seed": seed, "killed": killed})
-        assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
-        self._content = memory_folders.SavedFolder(template)
-        self._home = folder
-        self._count = 0
-
-    def fresh(self) -> Path:
-        self._count += 1
-        return self._content.lay_out(self._home / f"{self.seed}.{self._count}")
-
-
 class Course(NamedTuple):
-    """An act in one history: the points it passes, and the parts before and after it."""
+    """The points that an act passes in one history, and the parts before and after it."""
 
-    template: Template
-    act: str
     points: tuple[str, ...]
     before: Parts
     after: Parts
@@ -299,40 +259,41 @@ class Course(NamedTuple):
         return {part for part in found if found[part] != self.before[part]}
 
 
-class Stock:
-    """Populated folders of several histories, the courses of acts in them, and the states that were checked."""
+class History:
+    """A populated folder, laid out again for every kill, the courses of acts in it, and the states already checked."""
 
-    def __init__(self, running: zygote.Zygote, folder: Path, seeds: Sequence[int], mutant: str = "") -> None:
-        self._running = running
-        self._mutant = mutant
-        self._templates = [Template(running, folder, seed) for seed in seeds]
-        self._courses: dict[str, list[Course]] = {}
+    def __init__(self, running: zygote.Zygote, home: Path, seed: int) -> None:
+        self.seed = seed
         self.checked = set[tuple[object, ...]]()
+        self._running, self._home = running, home
+        self._courses: dict[str, Course] = {}
+        template = home / f"template {seed}"
+        template.mkdir(mode=0o700)
+        killed = seed % 2 == 1
+        made = running.run(populate_folder, template, {"seed": seed, "killed": killed})
+        assert (made.state, made.error) == (("killed", str(int(signal.SIGKILL))) if killed else ("exited", None)), made
+        self._content = memory_folders.SavedFolder(template)
 
-    def courses(self, act: str) -> list[Course]:
-        if act not in self._courses:
-            self._courses[act] = [self._course(template, act) for template in self._templates]
-        return self._courses[act]
-
-    def _course(self, template: Template, act: str) -> Course:
-        with _fresh(template) as folder:
-            before = look(folder, act)
-            done = self.run(folder, act)
-            assert (done.state, done.error) == ("exited", None), f"{act} of seed {template.seed}: {done}"
-            after = look(folder, act)
-            assert act != "salvage" or after["salvaged"] == before["store"]
-        return Course(template, act, done.reached, before, after)
+    @contextlib.contextmanager
+    def fresh(self) -> Iterator[Path]:
+        folder = self._content.lay_out(self._home / f"{self.seed}")
+        yield folder
+        shutil.rmtree(folder)
 
     def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
-        given, counting = {"act": act, "mutant": self._mutant, **args}, ACTS[act].operations
+        given, counting = {"act": act, **args}, ACTS[act].operations
         return self._running.run(perform, folder / "store.db", given, points=counting, at=at, fingerprint=str(folder))
 
-
-@contextlib.contextmanager
-def _fresh(template: Template) -> Iterator[Path]:
-    folder = template.fresh()
-    yield folder
-    shutil.rmtree(folder)
+    def course(self, act: str) -> Course:
+        if act not in self._courses:
+            with self.fresh() as folder:
+                before = look(folder, act)
+                done = self.run(folder, act)
+                assert (done.state, done.error) == ("exited", None), f"{act} of seed {self.seed}: {done}"
+                after = look(folder, act)
+                assert act != "salvage" or after["salvaged"] == before["store"]
+            self._courses[act] = Course(done.reached, before, after)
+        return self._courses[act]
 
 
 def look(folder: Path, act: str) -> Parts:
@@ -344,50 +305,44 @@ def look(folder: Path, act: str) -> Parts:
     return {**found, **{name: talks.get(name) for name in {*talks, *INCOMING}}}
 
 
-def kill_at_every_point(
-    stock: Stock, act: str, kills: int, chance: random.Random, among: Sequence[str] = ("",)
-) -> Counter[str]:
-    """Kill so often at each point (or at each whose name ends so), in different histories, the first, the last or any
-    time the point is passed, while another process has the store open or not; how many kills there were."""
-    courses = stock.courses(act)
-    done: Counter[str] = Counter()
-    points = sorted({name for course in courses for name in course.points if name.endswith(tuple(among))})
+def kill_at_every_point(histories: Sequence[History], act: str, kills: int, chance: random.Random) -> list[str]:
+    """Kill so often at each point, in different histories, the first, the last or any time the point is passed, while
+    another process has the store open or not; return the points."""
+    points = sorted({name for history in histories for name in history.course(act).points})
     for first, point in enumerate(points):
-        having = [course for course in courses if point in course.points]
+        having = [history for history in histories if point in history.course(act).points]
         for number in range(first, first + kills):
-            course = having[number % len(having)]
+            history = having[number % len(having)]
             kind = number + number // len(having)
-            places = [at for at, name in enumerate(course.points) if name == point]
+            places = [at for at, name in enumerate(history.course(act).points) if name == point]
             at = (places[0], places[-1], chance.choice(places))[kind % 3]
-            where = f"{act} killed at {point} ({at}), kind {kind % 4}, seed {course.template.seed}"
+            where = f"{act} killed at {point} ({at}), kind {kind % 4}, seed {history.seed}"
             watched = kind % 2 == 1 and not ACTS[act].apart
-            with _fresh(course.template) as folder, contextlib.ExitStack() as stack:
+            with history.fresh() as folder, contextlib.ExitStack() as stack:
                 watcher = stack.enter_context(SessionDB(folder / "store.db")) if watched else None
-                outcome = stock.run(folder, act, at=at)
+                outcome = history.run(folder, act, at=at)
                 assert outcome.state == "killed", f"{where}: {outcome}"
-                _check(stock, course, folder, outcome.fingerprint, where, watcher, again=kind % 4 > 1)
-            done[point] += 1
-    return done
+                _check(history, act, folder, outcome.fingerprint, where, watcher, again=kind % 4 > 1)
+    return points
 
 
-def kill_between_writes(stock: Stock, act: str, most: int) -> int:
+def kill_between_writes(history: History, act: str, most: int) -> int:
     """Kill before every write to the disk, or before some of them; return the number of kills."""
-    course = stock.courses(act)[0]
-    with _fresh(course.template) as folder:
-        touches = stock.run(folder, act, disk={"at": None, "how": "kill"}).value
+    with history.fresh() as folder:
+        touches = history.run(folder, act, disk={"at": None, "how": "kill"}).value
     numbers = range(0, touches, max(1, touches // most))
     for number in numbers:
-        where = f"{act} killed at write {number} of {touches}, seed {course.template.seed}"
-        with _fresh(course.template) as folder:
-            outcome = stock.run(folder, act, disk={"at": number, "how": "kill"})
+        where = f"{act} killed at write {number} of {touches}, seed {history.seed}"
+        with history.fresh() as folder:
+            outcome = history.run(folder, act, disk={"at": number, "how": "kill"})
             assert outcome.state == "killed", where
-            _check(stock, course, folder, outcome.fingerprint, where, again=True)
+            _check(history, act, folder, outcome.fingerprint, where, again=True)
     return len(numbers)
 
 
 def _check(
-    stock: Stock,
-    course: Course,
+    history: History,
+    act: str,
     folder: Path,
     fingerprint: str,
     where: str,
@@ -396,17 +351,17 @@ def _check(
     again: bool,
 ) -> None:
     """Old or new, and the next message is accepted. Two equal folders need no second look."""
-    left = (course.template.seed, course.act, fingerprint, watcher is None, again)
-    if left in stock.checked:
+    left = (act, fingerprint, watcher is None, again)
+    if left in history.checked:
         return
-    stock.checked.add(left)
+    history.checked.add(left)
     try:
-        new = course.check_parts(look(folder, course.act))
-        assert course.act != "prune" or "store" not in new or "archive" in new, "removed without its archive"
+        new = history.course(act).check_parts(look(folder, act))
+        assert act != "prune" or "store" not in new or "archive" in new, "removed without its archive"
         if again:
             if watcher is not None:
                 watcher.close()  # the files are looked into
-            _repeat(stock, course, folder, new)
+            _repeat(history, act, folder, new)
         with contextlib.nullcontext(watcher) if watcher and not again else SessionDB(folder / "store.db") as db:
             receipt = db.append_message("one", role="user", content="next", uid="next")
             assert [message.uid for message in db.transcript("one", after=receipt.seq - 1)] == ["next"]
@@ -419,16 +374,15 @@ def _check(
 ONCE = {"prune": "store", "salvage": "salvaged"}
 
 
-def _repeat(stock: Stock, course: Course, folder: Path, new: set[str]) -> None:
-    act = course.act
+def _repeat(history: History, act: str, folder: Path, new: set[str]) -> None:
     if ONCE.get(act) in new:
         return
     (folder / "archive.jsonl").unlink(missing_ok=True)
-    outcome = stock.run(folder, act)
+    outcome = history.run(folder, act)
     assert (outcome.state, outcome.error) == ("exited", None), outcome
     found = look(folder, act)
     # A scheduled backup that was claimed by the dead process is made when the claim has run out.
-    wrong = [part for part in found if found[part] != course.after[part] and part != "due"]
+    wrong = [part for part in found if found[part] != history.course(act).after[part] and part != "due"]
     assert not wrong, f"repeated, not done: {wrong}"
     if ACTS[act].removes:
         files = [path for path in folder.glob("store.db*") if path.is_file()]

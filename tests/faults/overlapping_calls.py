@@ -66,8 +66,7 @@ class Overlap:
         self._serial: dict[tuple[str, str, bool], str] = {}
 
     def close(self) -> None:
-        self.pair.one.close()
-        self.pair.other.close()
+        self.pair.close()
 
     def _begin(self) -> tuple[str, list[Callable[[str], Any]]]:
         """A conversation, and the calls that each of the two clients can make."""

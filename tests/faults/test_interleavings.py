@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
-from tests.faults import interleavings, overlapping_calls
-from tests.support import postgres
+from holdfast import errors
+from holdfast.store import leases, log
+from holdfast.store.driver import Tx
+from holdfast.store.mail import chat_leases
+from tests.faults import checker, interleavings, overlapping_calls, steps
+from tests.support import postgres, two_hosts
 
 
 @pytest.mark.parametrize("group", interleavings.GROUPS)
@@ -25,13 +30,43 @@ def test_overlapping_calls_end_like_one_after_the_other(first: str) -> None:
     with closing(overlapping_calls.Overlap(postgres.fresh())) as overlap:
         found = [problem for second in overlapping_calls.CALLS for problem in overlap.play(first, second)]
         assert found == []
-        assert overlap.pair.one.admin.fsck().ok
 
 
-def test_schedules_are_all_different_and_complete() -> None:
-    found = list(interleavings.schedules(3, 3, 2, 1))
-    assert len(found) == len(set(found)) == multinomial([3, 3, 2, 1])
-    assert all(sorted(order) == [0, 0, 0, 1, 1, 1, 2, 2, 3] for order in found)
+@pytest.fixture
+def pair() -> Iterator[two_hosts.Pair]:
+    with closing(two_hosts.Pair(postgres.fresh())) as both:
+        steps.begin(both.one, "c")
+        yield both
+        assert checker.verify(both.one, also=["c"]) == []
+
+
+def test_reader_sees_one_state_while_another_host_compacts_and_appends(pair: two_hosts.Pair) -> None:
+    lease = pair.one.acquire_lease("c", "compact", "me")
+
+    def read_twice(tx: Tx) -> list[tuple[int, int]]:
+        before = log.context(tx, "c", None)
+        pair.one.commit_compaction(lease, summary="", cut_seq=1)
+        pair.one.append_message("c", role="user", content="meanwhile")
+        return [(context.epoch, context.last_seq) for context in (before, log.context(tx, "c", None))]
+
+    before, after = pair.other.driver.read(read_twice)
+    assert before == after
+
+
+@pytest.mark.parametrize("call", ["begin", "settle", "send"])
+def test_holder_of_a_chat_lease_that_is_taken_over_meanwhile_writes_nothing(call: str, pair: two_hosts.Pair) -> None:
+    db, key, mail = pair.one, "route:chat:c", pair.other.mail
+    arrival, seq = steps.came(db, "c"), db.append_message("c", role="user", content="said c", uid="inbox:far:c").seq
+    db.mail.begin_inbound(db.mail.acquire_chat_lease(key, 300.0, "me"), arrival.id, "c")
+    posted = db.mail.post(steps.outgoing("c", "a question")).id
+    held = db.mail.acquire_chat_lease(key, 300.0, "me")
+    calls: dict[str, Callable[[], object]] = {
+        "begin": lambda: mail.begin_inbound(held, arrival.id, "c"),
+        "settle": lambda: steps.answer(pair.other, held, arrival.id, seq),
+        "send": lambda: mail.begin_sending(held, posted),
+    }
+    outcome = pair.meanwhile(lambda tx: chat_leases.acquire(tx, key, leases.current_holder("me"), 300.0), calls[call])
+    assert isinstance(outcome, errors.LeaseLost)
 
 
 def order_count(actors: list[interleavings.Actor]) -> int:

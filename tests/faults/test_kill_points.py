@@ -40,13 +40,11 @@ def first_steps() -> dict[str, str]:
 @pytest.mark.parametrize("name", steps.STEPS)
 def test_kill_leaves_the_state_before_or_after_on_sqlite(name: str, zygote: zygote.Zygote, place: Path) -> None:
     course = kill_points.known_course(name)
-    points = course.names
-    assert {point.partition(".")[2] for point in points} >= {"queued", "begun", "committing", "committed"}
+    assert {point.partition(".")[2] for point in course.names} >= {"queued", "begun", "committing", "committed"}
     assert kill_points.half_states(course) == []
     # A renewal moves only the expiry, which is a time and so not part of the observed state.
     assert course.states[0] != course.done or name == "renew"
-    done = kill_points.kill_at_every_point(zygote, place, name, functools.partial(kills_of, name))
-    assert done == {point: points.count(point) * kills_of(name, point) for point in points}
+    kill_points.kill_at_every_point(zygote, place, name, functools.partial(kills_of, name))
 
 
 def test_points_of_frequent_kills_belong_to_all_their_operations() -> None:
@@ -65,9 +63,9 @@ def address() -> Iterator[str]:
 @pytest.mark.parametrize("name", steps.STEPS)
 def test_kill_leaves_the_state_before_or_after_on_postgresql(name: str, zygote: zygote.Zygote, address: str) -> None:
     kills = KILLS_OFTEN if name in OFTEN else KILLS
+    course = kill_points.kill_clients_at_every_point(zygote, address, name, kills)
     # An append under a lease is one statement, which has three points.
-    fewest = 3 if name == "append_fenced" else 4
-    assert kill_points.kill_clients_at_every_point(zygote, address, name, kills) >= fewest * kills
+    assert len(course.names) >= (3 if name == "append_fenced" else 4)
 
 
 @pytest.mark.parametrize("name", ["append", "append_batch", "append_fenced", "acquire", "commit", "settle_inbound"])

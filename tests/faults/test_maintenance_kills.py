@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.store.db import SessionDB
-from tests.faults import forbidden_states, maintenance_kills, mutations
+from tests.faults import forbidden_states, maintenance_kills
 from tests.faults import zygote as zygotes
 from tests.support import memory_folders, postgres
 
@@ -31,51 +31,38 @@ POINTS = {
     "import": {"blob.renamed", "import.import_message", "import.import_compaction", "import.committed"},
     "salvage": {"salvage.import_message", "salvage.synced", "salvage.renamed", "blob.renamed"},
 }
-# The points at which a kill shows a careless store.
-TELLING = (".half", ".synced", ".compaction_redact")
 
 
 @pytest.fixture(scope="module")
-def stock(zygote: zygotes.Zygote) -> Iterator[maintenance_kills.Stock]:
+def histories(zygote: zygotes.Zygote) -> Iterator[list[maintenance_kills.History]]:
     with memory_folders.folder() as folder:
-        yield maintenance_kills.Stock(zygote, Path(folder), SEEDS)
+        yield [maintenance_kills.History(zygote, Path(folder), seed) for seed in SEEDS]
 
 
 @pytest.mark.parametrize("act", maintenance_kills.ACTS)
-def test_kill_at_any_point_leaves_the_old_or_the_new(act: str, stock: maintenance_kills.Stock) -> None:
-    done = maintenance_kills.kill_at_every_point(stock, act, 1, random.Random(act))
-    assert set(done) >= POINTS[act]
-    assert set(done.values()) == {1}
+def test_kill_at_any_point_leaves_the_old_or_the_new(act: str, histories: list[maintenance_kills.History]) -> None:
+    points = maintenance_kills.kill_at_every_point(histories, act, 1, random.Random(act))
+    assert set(points) >= POINTS[act]
 
 
 @pytest.mark.parametrize("act", ["backup", "restore", "prune", "redact", "shrink", "import"])
-def test_kill_before_a_write_to_the_disk_leaves_the_old_or_the_new(act: str, stock: maintenance_kills.Stock) -> None:
-    assert maintenance_kills.kill_between_writes(stock, act, WRITES) >= WRITES
-
-
-@pytest.mark.parametrize("name", mutations.CARELESS)
-def test_careless_store_is_noticed_by_a_kill(name: str, zygote: zygotes.Zygote, place: Path) -> None:
-    stock = maintenance_kills.Stock(zygote, place, range(2), name)
-    act = mutations.CARELESS[name].scenario
-    assert stock.courses(act), "without a kill it is done well"
-    with pytest.raises(AssertionError, match="killed at"):
-        maintenance_kills.kill_at_every_point(stock, act, 8, random.Random(name), TELLING)
+def test_kill_before_a_write_to_the_disk_leaves_the_old_or_the_new(
+    act: str, histories: list[maintenance_kills.History]
+) -> None:
+    assert maintenance_kills.kill_between_writes(histories[0], act, WRITES) >= WRITES
 
 
 def test_scheduled_backup_of_a_dead_process_is_made_when_its_claim_ran_out(
-    zygote: zygotes.Zygote, stock: maintenance_kills.Stock
+    zygote: zygotes.Zygote, histories: list[maintenance_kills.History]
 ) -> None:
-    folder = stock.courses("backup_if_due")[0].template.fresh()
-    killed = zygote.run(
-        maintenance_kills.perform, folder / "store.db", {"act": "backup_if_due"}, points=("backup",), at=0
-    )
-    assert killed.state == "killed"
     now = maintenance_kills.NOW + 86_400
-    with SessionDB(folder / "store.db", clock=lambda: now + 60) as db:
-        assert db.admin.backup_if_due(folder / "due", 24) is None
-    with SessionDB(folder / "store.db", clock=lambda: now + 3_601) as db:
-        assert db.admin.backup_if_due(folder / "due", 24) is not None
-    assert maintenance_kills.drafts(folder) == []
+    with histories[0].fresh() as folder:
+        path, args = folder / "store.db", {"act": "backup_if_due"}
+        assert zygote.run(maintenance_kills.perform, path, args, points=("backup",), at=0).state == "killed"
+        for later, is_made in ((60, False), (3_601, True)):
+            with SessionDB(path, clock=lambda later=later: now + later) as db:
+                assert (db.admin.backup_if_due(folder / "due", 24) is not None) == is_made
+        assert maintenance_kills.drafts(folder) == []
 
 
 @pytest.mark.parametrize("dialect", ["sqlite", "postgres"])

@@ -11,10 +11,9 @@ import signal
 import struct
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from holdfast import fault_points
 from holdfast.store import queries
@@ -202,21 +201,10 @@ def _serve(connection: Connection) -> None:
 
 
 class Zygote:
-    """The client of a zygote process, which is started when it is first needed."""
+    """The client of a zygote process."""
 
-    def __init__(self) -> None:
-        self._process: Any = None
-        self._connection: Connection | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._process.join(TIMEOUT)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def run(self, task: Task, path: Any = "", args: dict[str, Any] | None = None, **how: Any) -> Outcome:
         """Run a child until it ends or stops."""
@@ -237,14 +225,22 @@ class Zygote:
         return self._call("wait", pid)
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        if self._connection is None:
-            context = multiprocessing.get_context("spawn")
-            self._connection, other = context.Pipe()
-            self._process = context.Process(target=_serve, args=(other,), daemon=True)
-            self._process.start()
-            other.close()
         self._connection.send((method, *arguments))
         return self._connection.recv()
+
+
+@contextlib.contextmanager
+def start() -> Iterator[Zygote]:
+    context = multiprocessing.get_context("spawn")
+    connection, other = context.Pipe()
+    process = context.Process(target=_serve, args=(other,), daemon=True)
+    process.start()
+    other.close()
+    try:
+        yield Zygote(connection)
+    finally:
+        connection.close()
+        process.join(TIMEOUT)
 
 
 def records(outcomes: Sequence[Outcome]) -> list[Any]:
