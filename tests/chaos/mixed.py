@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import signal
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker, load, zygote
+from tests.support import random_histories
 
 CONVERSATIONS = ("c0", "c1", "c2")
 # Refusals that are answers: another process was first, or there was nothing to do.
@@ -39,34 +42,18 @@ class Scene(NamedTuple):
         return f"{self.name}.{self.number}"
 
 
-def populate(db: SessionDB) -> list[checker.Record]:
-    """Create the conversations that all processes work on."""
-    history: list[checker.Record] = []
-    for c in CONVERSATIONS:
-        db.create_session(c, source="chaos")
-        for number in range(5):
-            uid = f"{c}:{number}"
-            history.append(checker.Sent(c, c, uid, uid, db.append_message(c, role="user", content=uid, uid=uid)))
-    return history
-
-
-def work(stage: zygote.Stage) -> int:
-    """A task: perform this many actions, or until killed."""
-    chance = random.Random(f"{stage.args['seed']} {stage.index}")
-    name = f"{stage.args['name']}-{stage.index}"
-    db = stage.open()
-    for number in range(stage.args["actions"]):
+def work(stage: zygote.Stage) -> None:
+    """A task: perform random actions until killed."""
+    name = stage.args["name"]
+    chance, db = random.Random(f"{stage.args['seed']} {name}"), stage.open()
+    for number in itertools.count():
         if chance.random() < 0.02:
             db.close()
             db = stage.open()
         scene = Scene(stage, db, chance, name, number, chance.choice(CONVERSATIONS))
         action = chance.choices(list(ACTIONS), list(ACTIONS.values()))[0]
-        try:
+        with contextlib.suppress(*ANSWERS):
             action(scene)
-        except ANSWERS:
-            continue
-    db.close()
-    return int(stage.args["actions"])
 
 
 def _append(scene: Scene) -> None:
@@ -107,22 +94,15 @@ def _commit(scene: Scene, work: types.Lease | types.Snapshot, last_seq: int) -> 
     load.commit(scene.stage, scene.db, scene.name, work, f"{scene.c}-{scene.uid}", cut, summary)
 
 
-def _two_calls(scene: Scene) -> None:
-    head = scene.db.head(scene.c).id
-    scene.db.end_session(head, "compression")
-    scene.db.create_session(f"{scene.c}-{scene.uid}", source="chaos", parent_session_id=head)
+def _call(verb: str) -> Callable[[Scene], None]:
+    """A call without a record: it adds no message of a client."""
 
+    def act(scene: Scene) -> None:
+        low, high = scene.chance.randint(1, 9), scene.chance.randint(1, 9)
+        new, last = f"{scene.c}-{scene.uid}", scene.db.conversation(scene.c).last_seq
+        random_histories.VERBS[verb](random_histories.Place(scene.db, scene.c, new, low, high, "", last))
 
-def _hide(scene: Scene) -> None:
-    last = scene.db.conversation(scene.c).last_seq
-    low = scene.chance.randint(1, last)
-    scene.db.hide(scene.c, low, min(last, low + scene.chance.randint(0, 3)))
-
-
-def _branch(scene: Scene) -> None:
-    last = scene.db.conversation(scene.c).last_seq
-    branch = scene.db.branch(scene.c, scene.chance.randint(1, last), branch_id=f"{scene.c}-{scene.uid}-branch")
-    load.send(scene.stage, scene.db, branch.id, f"{scene.uid}.b", "said in a branch")
+    return act
 
 
 ACTIONS: dict[Callable[[Scene], object], int] = {
@@ -131,38 +111,36 @@ ACTIONS: dict[Callable[[Scene], object], int] = {
     _take_a_turn: 5,
     _compact: 10,
     _compact_unleased: 4,
-    _two_calls: 2,
-    _hide: 3,
-    _branch: 2,
-    lambda scene: scene.db.show(scene.c): 3,
-    lambda scene: scene.db.undo_compaction(scene.c): 3,
-    lambda scene: scene.db.redo_compaction(scene.c): 3,
-    lambda scene: scene.db.end_conversation(scene.c, "done"): 3,
-    lambda scene: scene.db.resume(scene.c): 3,
+    **{_call(verb): 2 for verb in ("two calls", "branch")},
+    **{_call(verb): 3 for verb in ("hide", "show", "undo", "redo", "end", "resume")},
 }
 
 
 def kill_at_any_time(running: zygote.Zygote, target: str, rounds: int, chance: random.Random) -> list[str]:
     """Run rounds of three processes with random actions, killed or stopped at any instant; return the problems."""
     with SessionDB(target) as db:
-        history = populate(db)
+        history = _append_to_all(db, "first", create=types.NewConversation(source="chaos"))
     for number in range(rounds):
-        history += three_killed(running, target, number, chance)
+        history += _kill_three(running, target, number, chance)
     with SessionDB(target) as db:
-        for c in CONVERSATIONS:
-            uid = f"after {c}"
-            receipt = db.append_message(c, role="user", content=uid, uid=uid)
-            history.append(checker.Sent("after", c, uid, uid, receipt))
-        return checker.verify(db, history)
+        return checker.verify(db, history + _append_to_all(db, "last"))
 
 
-def three_killed(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
+def _append_to_all(db: SessionDB, name: str, **how: Any) -> list[checker.Record]:
+    uids = {c: f"{c}:{name}" for c in CONVERSATIONS}
+    receipts = {c: db.append_message(c, role="user", content=uid, uid=uid, **how) for c, uid in uids.items()}
+    return [checker.Sent(name, c, uid, uid, receipts[c]) for c, uid in uids.items()]
+
+
+def _kill_three(running: zygote.Zygote, target: str, number: int, chance: random.Random) -> list[checker.Record]:
     """Three work, one of them is stopped and goes on, and all of them are killed."""
-    args = {"seed": chance.random(), "actions": 10_000}
-    pids = [running.start(work, target, {**args, "name": f"p{number}.{n}"}) for n in range(3)]
+    seed = chance.random()
+    pids = [running.start(work, target, {"seed": seed, "name": f"p{number}.{n}"}) for n in range(3)]
     time.sleep(chance.uniform(0.005, 0.05))
     os.kill(pids[0], signal.SIGSTOP)
     time.sleep(chance.uniform(0.0, 0.02))
     os.kill(pids[0], signal.SIGCONT)
     time.sleep(chance.uniform(0.0, 0.02))
-    return zygote.records([running.wait(pid, signal.SIGKILL) for pid in chance.sample(pids, 3)])
+    outcomes = [running.wait(pid, signal.SIGKILL) for pid in chance.sample(pids, 3)]
+    assert [outcome.error for outcome in outcomes if outcome.state != "killed"] == []
+    return zygote.records(outcomes)

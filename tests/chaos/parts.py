@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import logging
 import random
 import time
@@ -19,7 +20,6 @@ from holdfast.rpc import websocket_transport
 from holdfast.store.db import SessionDB
 from tests.chaos import mixed
 from tests.faults import (
-    agent_processes,
     checker,
     disk_faults,
     file_damage,
@@ -100,25 +100,6 @@ def race(run: Run, dialect: str) -> None:
         run.progress(f"{PROCESSES[dialect]} processes x {done + BATCH:,} rounds")
 
 
-def compact_with_agents(run: Run) -> None:
-    """Agents that compact one conversation while others append to it: 8 and 8."""
-    for done in range(0, max(1, run.rounds // 5), SOME):
-        path, uids = run.folder / f"agents{done}.db", list[str]()
-        with SessionDB(path) as db:
-            db.create_session("talk", source="chaos")
-            agent_processes.fill(db, "talk", 30)
-        for round_ in range(SOME):
-            args = {"conversation": "talk", "force": True, "round": round_, "appends": 5}
-            outcomes = run.zygote.run_all(agent_processes.compact_or_append, path, args, 16)
-            run.report(outcome.error for outcome in outcomes)
-            uids += [f"{round_}:{index}:{number}" for index in range(1, 16, 2) for number in range(5)]
-            with SessionDB(path) as db:
-                run.report(agent_processes.compaction_problems(db, "talk", uids))
-                agent_processes.fill(db, "talk", 12, begin=100 + 20 * round_)
-        kill_points.remove(path)
-        run.progress(f"8 compacting agents and 8 appenders x {done + SOME:,} rounds")
-
-
 def kill(run: Run, dialect: str) -> None:
     """Kills at every point of every step, some at a time; in files also once before every write to the disk."""
     for turn in range(0, KILLS, SOME):
@@ -159,7 +140,7 @@ def kill_creation(run: Run) -> None:
             assert checker.verify(db) == [], path.name
 
     with run.expect("creation"):
-        run.progress(f"{kill_points.kill_creation(run.zygote, run.folder, check):,} kills between writes")
+        kill_points.kill_creation(run.zygote, run.folder, check)
 
 
 def fill_disk(run: Run) -> None:
@@ -277,9 +258,11 @@ def fail_network(run: Run) -> None:
 def send_frames(run: Run) -> None:
     """Broken frames, bytes, connections and parameters; an error that the event loop logs is a problem, too."""
     websocket_transport.CLOSE_SECONDS = 0.05
-    logged = _LoggedErrors(logging.ERROR)
+    logged = io.StringIO()
+    handler = logging.StreamHandler(logged)
+    handler.setLevel(logging.ERROR)
     for logger in (logging.getLogger("asyncio"), websocket_transport.library_logger):
-        logger.addHandler(logged)
+        logger.addHandler(handler)
     for done in range(max(1, run.rounds // ROUNDS_PER_SERIES)):
         series = {
             "lines": rpc_fuzzing.send_lines(run.chance, FRAMES),
@@ -290,24 +273,12 @@ def send_frames(run: Run) -> None:
         for name, coroutine in series.items():
             with run.expect(name):
                 asyncio.run(coroutine)
-            run.report(f"{name}: {message}" for message in logged.messages)
-            logged.messages.clear()
+                assert logged.getvalue() == ""
+            logged.truncate(0)
         run.progress(f"{(done + 1) * (FRAMES + 2 * CONNECTIONS + CALLS):,} frames, connections and calls")
 
 
-class _LoggedErrors(logging.Handler):
-    """Collects the errors of callbacks, which raise nowhere."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__(level)
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(record.getMessage())
-
-
 PARTS: dict[str, Callable[[Run], None]] = {
-    "agents": compact_with_agents,
     "races": partial(race, dialect="sqlite"),
     "kills": partial(kill, dialect="sqlite"),
     "keeping": kill_maintenance,
