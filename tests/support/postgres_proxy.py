@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tests.support import postgres
 
@@ -21,11 +21,6 @@ from tests.support import postgres
 UNSENT, UNHEARD = "unsent", "unheard"
 PIECE = 65_536
 _ENCRYPTED = 8  # bytes has the question whether the server would
-
-
-class _Trap(NamedTuple):
-    words: bytes
-    fate: str
 
 
 class _Link:
@@ -54,7 +49,7 @@ class Proxy:
         self._guard = threading.Lock()
         self._flows = threading.Event()
         self._flows.set()
-        self._trap: _Trap | None = None
+        self._trap: tuple[bytes, str] | None = None
         self._chance: random.Random | None = None
         self._refusal: tuple[str, str] | None = None
         self._rate: int | None = None
@@ -135,7 +130,7 @@ class Proxy:
 
     def trap(self, words: bytes, fate: str) -> None:
         """The next message that says these words."""
-        self._trap = _Trap(words, fate)
+        self._trap = (words, fate)
 
     # --- forwarding -------------------------------------------------------------------------------------------
 
@@ -192,11 +187,11 @@ class Proxy:
             link.reset()
 
     def _fate(self, data: bytes) -> str | None:
-        trap = self._trap
-        if trap is None or trap.words not in data:
+        words, fate = self._trap or (b"", None)
+        if fate is None or words not in data:
             return None
         self._trap, self.sprung = None, self.sprung + 1
-        return trap.fate
+        return fate
 
     def _take_time(self) -> None:
         if self._chance is not None:
