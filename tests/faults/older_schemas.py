@@ -40,15 +40,9 @@ OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.sch
 
 OLDER: dict[str, Older] = {
     "no redaction of messages": Older(columns=(("messages", "redacted_at"),), indexes=("messages_redacted",)),
-    "no redaction of summaries": Older(columns=(("compactions", "redacted_at"),)),
-    "no redo": Older(columns=(("conversations", "redo_epoch"),)),
     "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
-    "no folders": Older(columns=(("conversations", "folder"),)),
     "no metadata": Older(columns=(("conversations", "metadata"),)),
     "no hides": Older(tables=("hides",)),
-    "no tombstones": Older(tables=("tombstones",)),
-    "no leases": Older(tables=("leases",)),
-    "no budgets": Older(tables=("budgets",)),
     "no acts": Older(tables=(*MAIL, *ACTS), indexes=(*OF_MAIL, *OF_ACTS), triggers=(TAKES_MAIL,)),
     "no mail": Older(tables=MAIL, indexes=OF_MAIL, triggers=(TAKES_MAIL,)),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
