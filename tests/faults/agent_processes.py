@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
@@ -15,12 +15,11 @@ from holdfast.compaction import base as compaction
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.store.db import SessionDB
-from holdfast.tools import base as tools
 from tests.faults import zygote
 from tests.support import agents as stages
 from tests.support import messages
 
-TURN_OPERATIONS = ("acquire", "append", "release", "title")
+TURN_OPERATIONS = ("acquire", "append", "release", "title", "model", "tool")
 COMPACTION_OPERATIONS = ("acquire", "budget", "commit", "release")
 NOTICE_OPERATIONS = ("process", "inbox", "acquire", "append", "release")
 QUESTION, ANSWER, NOTICE = "What do both say?", "Both say yes.", "process 1 ended with 0"
@@ -39,8 +38,8 @@ class Playing:
     name = "playing/model"
     window = 100_000
 
-    def __init__(self, die_while: str = "") -> None:
-        self._die_while = die_while
+    def __init__(self, reach: Callable[[str], None]) -> None:
+        self.reach = reach
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
         problems = messages.order_errors(request.messages)
@@ -50,54 +49,47 @@ class Playing:
             for index, name in enumerate(("left", "right")):
                 yield base.ToolCallDelta(index, f"call_{name}_{request.messages[-1].seq}", name, "{}")
             yield base.UsageDelta(types.Usage(10, 5))
-            self.perhaps_die("calling")
+            self.reach("model.calls")
             yield base.FinishDelta("calls")
             return
         yield base.ContentDelta("Both ")
-        self.perhaps_die("saying")
+        self.reach("model.answers")
         yield base.ContentDelta("say yes.")
         yield base.UsageDelta(types.Usage(20, 5))
         yield base.FinishDelta("stop")
-
-    def perhaps_die(self, where: str) -> None:
-        if where == self._die_while:
-            os.kill(os.getpid(), signal.SIGKILL)
 
     async def close(self) -> None:
         pass
 
 
-def turn_agent(db: AsyncSessionDB, model: base.Model, conversation: str, **given: Any) -> AIAgent:
-    playing = model if isinstance(model, Playing) else Playing()
-
-    async def left(_: dict[str, Any]) -> str:
-        playing.perhaps_die("working")
-        return "yes"
-
-    async def right(_: dict[str, Any]) -> str:
+def turn_agent(db: AsyncSessionDB, model: base.Model, conversation: str) -> AIAgent:
+    async def run(_: dict[str, Any]) -> str:
+        if isinstance(model, Playing):
+            model.reach("tool.works")
         await asyncio.sleep(0)
         return "yes"
 
-    specs = [(types.ToolSpec(name, name, {}), run) for name, run in (("left", left), ("right", right))]
-    offered = [tools.Tool(spec, run, parallel=True) for spec, run in specs]
-    return stages.agent(db, model, session_id=conversation, tools=offered, **given)
+    return stages.agent(
+        db, model, session_id=conversation, tools=[stages.tool(name, run) for name in ("left", "right")]
+    )
 
 
-async def _turn(db: SessionDB, model: base.Model, conversation: str, uid: str, **given: Any) -> events.TurnResult:
-    async with AsyncSessionDB(db) as shared:
-        return await turn_agent(shared, model, conversation, **given).run_conversation(QUESTION, uid=uid)
-
-
-def take(db: SessionDB, conversation: str, uid: str, die_while: str = "", **given: Any) -> events.TurnResult:
+def take(
+    db: SessionDB, conversation: str, uid: str, reach: Callable[[str], None] = lambda _: None
+) -> events.TurnResult:
     """One turn, from opening to closing the store."""
-    return asyncio.run(_turn(db, Playing(die_while), conversation, uid, **given))
+
+    async def turn() -> events.TurnResult:
+        async with AsyncSessionDB(db) as shared:
+            return await turn_agent(shared, Playing(reach), conversation).run_conversation(QUESTION, uid=uid)
+
+    return asyncio.run(turn())
 
 
 def take_turn(stage: zygote.Stage) -> dict[str, Any]:
-    """A turn in a separate process."""
-    args = stage.args
-    result = take(stage.open(), args["conversation"], args["uid"], args.get("die_while", ""))
-    return {"exit": result.exit_reason, "answer": result.final_response, "session": result.session_id}
+    """A task: one turn."""
+    result = take(stage.open(), stage.args["conversation"], stage.args["uid"], stage.reach)
+    return {"exit": result.exit_reason, "answer": result.final_response}
 
 
 class Echo:
@@ -130,12 +122,24 @@ def take_turns(stage: zygote.Stage) -> list[str]:
 
 
 class Brief:
-    """Says in short what must be kept, after a moment in which others may write."""
+    """Says in short what must be kept, after a moment in which others may write.
+
+    With a path, a byte is added to that file for every call, which then fails, or its process is killed.
+    """
 
     name = "brief"
 
+    def __init__(self, calls: str = "", dies: bool = False) -> None:
+        self._calls, self._dies = calls, dies
+
     async def summarize(self, request: compaction.SummaryRequest) -> str:
         await asyncio.sleep(0)
+        if self._calls:
+            with open(self._calls, "ab") as file:
+                file.write(b".")
+            if self._dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ZeroDivisionError
         return "In short. " + " ".join(request.must_keep)
 
 
@@ -147,22 +151,18 @@ def fill(db: Any, conversation: str, exchanges: int, begin: int = 0, owner: str 
         db.append_message(conversation, role="assistant", content=f"Answer {number}. " + "Boats stay in. " * 8)
 
 
-def compacting_agent(
-    db: AsyncSessionDB, conversation: str, summarizer: compaction.Summarizer | None = None, **given: Any
-) -> AIAgent:
-    model, chosen = ScriptedModel(["ok"] * 99, window=WINDOW), summarizer or Brief()
-    compaction_settings = settings.CompactionSettings(summarizer=chosen)
-    return AIAgent(db=db, model=model, session_id=conversation, compaction=compaction_settings, **given)
-
-
 def compact(stage: zygote.Stage) -> dict[str, Any]:
-    """One attempt, at the same moment as others."""
+    """A task: one attempt, at the same moment as others."""
+    summarizer = Brief(stage.args.get("calls", ""), "dies" in stage.args)
+    given: dict[str, Any] = {"compaction": settings.CompactionSettings(summarizer=summarizer), "attempts": 1}
+    if stage.order.clock:
+        given["clock"] = zygote.Clock(stage.order.clock)
 
     async def attempt() -> dict[str, Any]:
         async with AsyncSessionDB(stage.open()) as db:
-            one = compacting_agent(db, stage.args["conversation"])
+            one = AIAgent(ScriptedModel([], window=WINDOW), db=db, session_id=stage.args["conversation"], **given)
             had = len(await one.context_cache.messages())
-            made = await one.compress_context(force=bool(stage.args.get("force")))
+            made = await one.compress_context(force="force" in stage.args)
             return {"outcome": str(made.outcome), "session": one.session_id, "kept": len(made.messages) == had}
 
     stage.barrier.wait()
@@ -195,35 +195,6 @@ def compaction_problems(db: SessionDB, conversation: str, said: Sequence[str]) -
     if db.get_compression_lock_holder(conversation) is not None:
         found.append("the lock is still held")
     return found + messages.order_errors(context)
-
-
-class FailingSummarizer:
-    """Leaves a byte in a file for every call, which outlives the caller; then raises, or its process is killed."""
-
-    name = "failing"
-
-    def __init__(self, calls: str, dies: bool) -> None:
-        self._calls, self._dies = calls, dies
-
-    async def summarize(self, _: compaction.SummaryRequest) -> str:
-        with open(self._calls, "ab") as file:
-            file.write(b".")
-        if self._dies:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise ZeroDivisionError
-
-
-def compact_and_fail(stage: zygote.Stage) -> str:
-    """A task: one attempt with a failing summarizer; its outcome."""
-
-    async def attempt() -> str:
-        async with AsyncSessionDB(stage.open()) as db:
-            failing = FailingSummarizer(stage.args["calls"], "dies" in stage.args)
-            agent = compacting_agent(db, "talk", failing, attempts=1, clock=zygote.Clock(stage.order.clock or ""))
-            return str((await agent.compress_context()).outcome)
-
-    stage.barrier.wait()
-    return asyncio.run(attempt())
 
 
 def deliver_notice(stage: zygote.Stage) -> bool:

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast import AsyncSessionDB, content_parts, types
-from holdfast.compaction import base as compaction
 from holdfast.gateway import gateway, settings, worker
 from holdfast.runtime import inbox_messages
 from holdfast.store.db import SessionDB
@@ -78,18 +77,6 @@ class FilePlatform(memory_platform.MemoryPlatform):
         return f"{self.name}-{outgoing.id}"
 
 
-class LoggedSummarizer(agent_processes.Brief):
-    """Summarizes, and adds a line to a file for each call."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    async def summarize(self, request: compaction.SummaryRequest) -> str:
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(f"{os.getpid()}\n")
-        return await super().summarize(request)
-
-
 def run_gateway(stage: zygote.Stage) -> None:
     """Run a gateway that receives the updates, of all chats at once, until nothing is open."""
     stage.barrier.wait()
@@ -101,9 +88,7 @@ async def _run_gateway(stage: zygote.Stage) -> None:
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = FilePlatform(db, stage.args["sends"])
-        make = gateways.runtime_factory(
-            db, echo := agent_processes.Echo(), summarizer=LoggedSummarizer(stage.args["sends"] + ".summaries")
-        )
+        make = gateways.runtime_factory(db, echo := agent_processes.Echo(), summarizer=agent_processes.Brief())
         echo.window = stage.args.get("window", echo.window)
         async with gateway.Gateway(
             db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock

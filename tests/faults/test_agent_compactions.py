@@ -73,19 +73,20 @@ def test_next_compaction_goes_on_after_a_kill_at_any_point(zygote: zygotes.Zygot
 
 
 def test_pause_grows_in_all_processes_with_every_kill_in_a_summary(zygote: zygotes.Zygote, place: Path) -> None:
-    path, args, how = place / "store.db", {"calls": str(place / "calls")}, {"clock": str(place / "clock")}
+    path, how = place / "store.db", {"clock": str(place / "clock")}
+    args = {"conversation": "talk", "calls": str(place / "calls")}
     clock = zygotes.Clock(how["clock"], 1_000_000.0)
     begin_long(path)
     pauses = (*POLICY.cooldowns, POLICY.cooldowns[-1])
     for number, pause in enumerate(pauses, start=1):
-        assert zygote.run(agents.compact_and_fail, path, {**args, "dies": True}, **how).state == "killed"
+        assert zygote.run(agents.compact, path, {**args, "dies": True}, **how).state == "killed"
         clock.set(clock() + pause - 1)
-        refused = zygote.run_all(agents.compact_and_fail, path, args, 2, **how)
-        assert {outcome.value for outcome in refused} - {"busy"} == {"cooling_down"}, refused
+        refused = zygote.run_all(agents.compact, path, args, 2, **how)
+        assert {outcome.value["outcome"] for outcome in refused} - {"busy"} == {"cooling_down"}, refused
         assert os.path.getsize(args["calls"]) == number
         clock.set(clock() + 2)
     # The summarizer fails again, and the extract needs none.
-    outcomes = [outcome.value for outcome in zygote.run_all(agents.compact_and_fail, path, args, 2, **how)]
+    outcomes = [outcome.value["outcome"] for outcome in zygote.run_all(agents.compact, path, args, 2, **how)]
     assert outcomes.count("compacted") == 1, outcomes
     assert os.path.getsize(args["calls"]) == len(pauses) + 1
     with SessionDB(path) as db:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from holdfast import content_parts, types
+from holdfast import content_parts
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes, gateway_processes, load
 from tests.faults import zygote as zygotes
@@ -93,37 +92,7 @@ def holds_locks(target: str, clock: zygotes.Clock) -> bool:
 
 
 CHAT = "ann0"
-ROUTE = gateway_processes.route_of(CHAT)
 EXCHANGES = 60  # more than the window of a model has room for
-
-
-def add(story: Story, text: str) -> None:
-    story.updates.append(Update(CHAT, f"{len(story.updates)}", text))
-
-
-def begin_long(story: Story) -> list[types.Route]:
-    with SessionDB(story.target) as db:
-        agent_processes.fill(db, "talk", EXCHANGES, owner=f"{gateway_processes.PLATFORM}:{CHAT}")
-        db.bind_route(ROUTE, "talk", version=0)
-        return db.routes()
-
-
-def check_compacted(story: Story, routes: list[types.Route]) -> None:
-    """Assert that the conversation was compacted once, and nothing is lost, answered twice, forked or bound anew."""
-    with SessionDB(story.target) as db:
-        assert gateway_processes.open_work(db) == []
-        assert agent_processes.compaction_problems(db, "talk", []) == []
-        log = [(each.role, content_parts.text(each.content)) for each in db.transcript("talk")][2 * EXCHANGES :]
-        assert log == gateway_processes.exchanges(story.updates)
-        assert [each.end_reason for each in db.sessions("talk")] == ["compression", None]
-        assert {db.snapshot(each.id).conversation_id for each in db.list_sessions()} == {"talk"}
-        assert db.routes() == routes
-        assert "In short." in (db.context("talk").summary or "")
-
-
-def summaries(story: Story) -> int:
-    noted = Path(f"{story.sends}.summaries")
-    return len(noted.read_text().split()) if noted.exists() else 0
 
 
 @pytest.mark.parametrize(
@@ -131,15 +100,24 @@ def summaries(story: Story) -> int:
     [("commit.committed", "/compact"), ("commit.committed", "What now?"), ("gateway.settled", "What now?")],
 )
 def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(point: str, first: str, story: Story) -> None:
-    routes = begin_long(story)
-    window: dict[str, Any] = {"window": agent_processes.WINDOW}
-    add(story, first)
+    with SessionDB(story.target) as db:
+        agent_processes.fill(db, "talk", EXCHANGES, owner=f"{gateway_processes.PLATFORM}:{CHAT}")
+        db.bind_route(gateway_processes.route_of(CHAT), "talk", version=0)
+        routes = db.routes()
     run, operations = gateway_processes.run_gateway, gateway_processes.OPERATIONS
-    killed = story.running.run(run, story.target, story.args(**window), points=operations, at=point)
-    assert killed.state == "killed", killed
-    story.collect(killed)
-    assert summaries(story) == 1
-    add(story, "Go on.")
-    story.collect(story.running.run(run, story.target, story.args(**window)))
-    check_compacted(story, routes)
-    assert summaries(story) == 1
+    for text, at in ((first, point), ("Go on.", None)):
+        story.updates.append(Update(CHAT, text, text))
+        args = story.args(window=agent_processes.WINDOW)
+        outcome = story.running.run(run, story.target, args, points=operations, at=at)
+        assert outcome.state == ("killed" if at else "exited"), outcome
+        story.collect(outcome)
+    with SessionDB(story.target) as db:
+        assert gateway_processes.open_work(db) == []
+        assert agent_processes.compaction_problems(db, "talk", []) == []
+        log = [(each.role, content_parts.text(each.content)) for each in db.transcript("talk")][2 * EXCHANGES :]
+        assert log == gateway_processes.exchanges(story.updates)
+        # Compacted once, in the same conversation, and its route was not bound anew.
+        assert [each.end_reason for each in db.sessions("talk")] == ["compression", None]
+        assert {db.snapshot(each.id).conversation_id for each in db.list_sessions()} == {"talk"}
+        assert db.routes() == routes
+        assert "In short." in (db.context("talk").summary or "")
