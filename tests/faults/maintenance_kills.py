@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import random
@@ -266,7 +267,7 @@ class History:
         self.seed = seed
         self.checked = set[tuple[object, ...]]()
         self._running, self._home = running, home
-        self._courses: dict[str, Course] = {}
+        self._courses, self._numbers = dict[str, Course](), itertools.count()
         template = home / f"template {seed}"
         template.mkdir(mode=0o700)
         killed = seed % 2 == 1
@@ -276,9 +277,11 @@ class History:
 
     @contextlib.contextmanager
     def fresh(self) -> Iterator[Path]:
-        folder = self._content.lay_out(self._home / f"{self.seed}")
-        yield folder
-        shutil.rmtree(folder)
+        folder = self._content.lay_out(self._home / f"{self.seed}.{next(self._numbers)}")
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
 
     def run(self, folder: Path, act: str, *, at: int | None = None, **args: Any) -> zygote.Outcome:
         given, counting = {"act": act, **args}, ACTS[act].operations

@@ -6,7 +6,7 @@ import contextlib
 import pickle
 import random
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +87,6 @@ class Moment(NamedTuple):
     number: int
     acknowledged: list[str]
     files: dict[str, bytes]
-    certain: bool  # only synced content
 
     def noted(self, verb: str) -> list[str]:
         """Return the acknowledged writes of one kind, in order."""
@@ -117,18 +116,12 @@ class _Files:
     def kept(self, chance: random.Random | None) -> dict[str, bytes]:
         """Return the synced content; with chance, also some of the unsynced writes."""
         names = self.synced.keys() | self.pending.keys()
-        return {name: bytes(self._with(name, self._survivors(name, chance))) for name in sorted(names)}
+        return {
+            name: bytes(self._with(name, _survivors(self.pending.get(name, []), chance) if chance else []))
+            for name in sorted(names)
+        }
 
-    def _survivors(self, name: str, chance: random.Random | None) -> Iterator[faulty_disk.Touch]:
-        for touch in self.pending.get(name, ()) if chance else ():
-            if touch.kind == "truncate" or chance is None:
-                yield touch
-                continue
-            for start in range(0, len(touch.data), SECTOR):
-                if chance.random() < 0.7:
-                    yield touch._replace(offset=touch.offset + start, data=touch.data[start : start + SECTOR])
-
-    def _with(self, name: str, touches: Sequence[faulty_disk.Touch] | Iterator[faulty_disk.Touch]) -> bytearray:
+    def _with(self, name: str, touches: Iterable[faulty_disk.Touch]) -> bytearray:
         data = bytearray(self.synced.get(name, b""))
         for touch in touches:
             if touch.kind == "truncate":
@@ -137,6 +130,15 @@ class _Files:
             data.extend(bytes(max(0, touch.offset - len(data))))
             data[touch.offset : touch.offset + len(touch.data)] = touch.data
         return data
+
+
+def _survivors(touches: Sequence[faulty_disk.Touch], chance: random.Random) -> Iterator[faulty_disk.Touch]:
+    for touch in touches:
+        if touch.kind == "truncate":
+            yield touch
+        for start in range(0, len(touch.data), SECTOR):
+            if chance.random() < 0.7:
+                yield touch._replace(offset=touch.offset + start, data=touch.data[start : start + SECTOR])
 
 
 def opened(moment: Moment, folder: Path) -> SessionDB:
@@ -191,29 +193,26 @@ def _check_old_leases(db: SessionDB, moment: Moment) -> None:
 
 
 def last_moment(notes: Path) -> Moment:
-    """Yield the disk after all writes, with synced content only."""
-    log, files = _noted(notes), _Files()
-    last = max(number for number in range(len(log)) if _certain(log, number))
-    for touch in log[: last + 1]:
-        files.take(touch)
-    acknowledged = [touch.data.decode() for touch in log[:last] if touch.kind == "note"]
-    return Moment(last, acknowledged, files.kept(None), certain=True)
+    """Return the disk after all writes, with synced content only."""
+    return list(moments(notes, None))[-1]
 
 
-def moments(notes: Path, chance: random.Random, every: int = 1) -> Iterator[Moment]:
-    """After every touch of the disk, or every so many-th, with a part of what was not synced; after every sync also
-    without. While the store is made, which is long and acknowledges nothing, after every fifth."""
-    log = _noted(notes)
-    files, acknowledged = _Files(), list[str]()
-    for number, touch in enumerate(log):
+def moments(notes: Path, chance: random.Random | None, every: int = 1) -> Iterator[Moment]:
+    """After every sync the synced content; with chance, after every touch of the disk, or every so many-th, also a
+    part of what was not synced. While the store is made, which is long and acknowledges nothing, after every fifth."""
+    files, acknowledged, is_new = _Files(), list[str](), False
+    for number, touch in enumerate(_noted(notes)):
         files.take(touch)
         if touch.kind == "note":
             acknowledged.append(touch.data.decode())
+            is_new = True
             continue
-        if _certain(log, number):
-            yield Moment(number, list(acknowledged), files.kept(None), certain=True)
-        if number % (every if acknowledged else max(every, 5)) == 0:
-            yield Moment(number, list(acknowledged), files.kept(chance), certain=False)
+        # A check is worthwhile where the synced content or the acknowledgements are new.
+        if is_new or touch.kind in ("sync", "delete"):
+            yield Moment(number, list(acknowledged), files.kept(None))
+        is_new = False
+        if chance and number % (every if acknowledged else max(every, 5)) == 0:
+            yield Moment(number, list(acknowledged), files.kept(chance))
 
 
 def syncs_of_the_log(notes: Path) -> list[int]:
@@ -225,9 +224,3 @@ def syncs_of_the_log(notes: Path) -> list[int]:
 def _noted(notes: Path) -> list[faulty_disk.Touch]:
     with notes.open("rb") as file:
         return list(pickle.load(file))
-
-
-def _certain(log: Sequence[faulty_disk.Touch], number: int) -> bool:
-    """Return whether the synced content or the acknowledgements are new, so that a check is worthwhile."""
-    kind = log[number].kind
-    return kind in ("sync", "delete") or (kind != "note" and log[number - 1].kind == "note")

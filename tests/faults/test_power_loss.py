@@ -30,12 +30,7 @@ def test_acknowledged_writes_survive_power_loss_and_old_tokens_write_nothing(
 
 def test_weaker_durability_loses_only_the_newest(zygote: zygotes.Zygote, place: Path) -> None:
     notes, lost = _lived("process-crash", zygote, place), 0
-    everything = [
-        power.uid_of(uid) if number == power.LIFE - 1 else uid
-        for life in range(2)
-        for number in range(power.LIFE)
-        if (uid := f"{life}.{number}")
-    ]
+    everything = list(power.moments(notes, None))[-1].noted("said")
     for count, moment in enumerate(power.moments(notes, random.Random(1), every=3)):
         with power.opened(moment, place / str(count)) as db:
             found = [message.uid for message in db.transcript("c")] if db.get_session("c") else []
