@@ -18,7 +18,6 @@ import pytest
 
 from holdfast.rpc import websocket_transport
 from holdfast.store.db import SessionDB
-from tests.chaos import mixed
 from tests.faults import (
     checker,
     disk_faults,
@@ -38,8 +37,8 @@ from tests.support import memory_folders, postgres, postgres_proxy, rpc_fuzzing,
 
 KILLS, BATCH, SOME, WRITES = 200, 50, 10, 100
 PROCESSES = {"sqlite": 32, "postgres": 16}
-# How many rounds of a race take as long as one damaged store, one fault of a server or one series of frames.
-ROUNDS_PER_DAMAGE, ROUNDS_PER_FAULT, ROUNDS_PER_SERIES = 5, 50, 50
+# How many rounds of a race take as long as a kill of clients, a damaged store, a fault of a server, a series of frames.
+ROUNDS_PER_KILL, ROUNDS_PER_DAMAGE, ROUNDS_PER_FAULT, ROUNDS_PER_SERIES = 10, 5, 50, 50
 FAULTS_PER_LOAD = 20
 FRAMES, CONNECTIONS, CALLS = 5_000, 100, 500
 
@@ -164,11 +163,11 @@ def interleave(run: Run) -> None:
 
 
 def kill_at_any_time(run: Run, dialect: str) -> None:
-    """Processes doing anything, killed or stopped for a while at any instant, until all are gone."""
-    for done in range(0, run.rounds, 3 * BATCH):
+    """Clients under load that are killed at any instant, or stopped for a while, and replaced."""
+    for done in range(0, max(1, run.rounds // ROUNDS_PER_KILL), BATCH):
         with run.new_store(dialect) as store:
-            run.report(mixed.kill_at_any_time(run.zygote, store, BATCH, run.chance))
-        run.progress(f"{done + 3 * BATCH:,} processes killed at any time")
+            run.report(load.problems_after_kills(run.zygote, store, BATCH, run.chance))
+        run.progress(f"{3 * (done + BATCH):,} processes killed at any time")
 
 
 def damage(

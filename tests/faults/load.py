@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
+import random
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -164,6 +167,7 @@ class Load:
         self._running, self._address, self._through = running, address, through or address
         self._stop = tempfile.mktemp(prefix="storm-", dir=memory_folders.shared_memory())
         self._pids: list[int] = []
+        self._numbers = itertools.count()
         self.history: list[checker.Record] = []
         self.names = ["c", *(f"own{index}" for index in range(WRITERS))]
 
@@ -171,11 +175,26 @@ class Load:
         with SessionDB(self._address) as db:
             for name in self.names:
                 steps.begin(db, name)
-        tasks = [write_on] * WRITERS + [compact_on] * COMPACTORS
-        for index, task in enumerate(tasks):
-            args = {"stop": self._stop, "name": f"p{index}", "own": f"own{index}"}
-            self._pids.append(self._running.start(task, self._through, args))
+        self._pids = [self._start(index) for index in range(WRITERS + COMPACTORS)]
         return self
+
+    def _start(self, index: int) -> int:
+        args = {"stop": self._stop, "name": f"p{next(self._numbers)}", "own": f"own{index}"}
+        return self._running.start(write_on if index < WRITERS else compact_on, self._through, args)
+
+    def kill_some(self, chance: random.Random) -> None:
+        """Kill some clients at any instant, one of them after it was stopped for a while, and replace them."""
+        time.sleep(chance.uniform(0.0, 0.05))
+        indexes = chance.sample(range(len(self._pids)), 3)
+        os.kill(self._pids[indexes[0]], signal.SIGSTOP)
+        time.sleep(chance.uniform(0.0, 0.02))
+        os.kill(self._pids[indexes[0]], signal.SIGCONT)
+        time.sleep(chance.uniform(0.0, 0.02))
+        for index in indexes:
+            killed = self._running.wait(self._pids[index], signal.SIGKILL)
+            assert killed.state == "killed", killed
+            self.history += killed.records
+            self._pids[index] = self._start(index)
 
     def harm(self, act: Callable[[], object]) -> None:
         """Inject a fault while the clients work, and wait until every client has written since."""
@@ -198,7 +217,7 @@ class Load:
         with open(self._stop, "x"):
             outcomes = [self._running.wait(pid) for pid in self._pids]
         os.unlink(self._stop)
-        self.history = zygote.records(outcomes)
+        self.history += zygote.records(outcomes)
         if kind is None:
             assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
 
@@ -209,6 +228,14 @@ class Load:
                 self.history.append(checker.Sent("after", name, f"{name}:next", "next", receipt))
             done = [each for each in self.history if isinstance(each, checker.Committed) and each.done]
             return checker.verify(db, self.history) + ([] if done else ["no client compacted anything"])
+
+
+def problems_after_kills(running: zygote.Zygote, address: str, times: int, chance: random.Random) -> list[str]:
+    """Kill clients again and again while others work, and return the problems found afterwards."""
+    with Load(running, address) as clients:
+        for _ in range(times):
+            clients.harm(lambda: clients.kill_some(chance))
+    return clients.problems()
 
 
 def problems_after(

@@ -12,9 +12,8 @@ import pytest
 
 from holdfast.store.db import SessionDB
 from holdfast.store.postgres import statements
-from tests.chaos import mixed
-from tests.faults import checker, kill_points, steps, zygote
-from tests.support import postgres
+from tests.faults import checker, kill_points, load, steps, zygote
+from tests.support import backends, postgres
 
 OFTEN = {"append", "acquire", "renew", "commit", "end"}
 KILLS_OFTEN, KILLS = 20, 1
@@ -116,5 +115,9 @@ def test_kill_between_the_two_calls_leaves_an_ended_conversation_that_accepts(
         assert checker.verify(db, [checker.Sent("after", "p", "next", "go on", receipt)]) == []
 
 
-def test_clients_killed_at_any_time_lose_nothing_and_hold_nothing(zygote: zygote.Zygote) -> None:
-    assert mixed.kill_at_any_time(zygote, postgres.fresh(), 6, random.Random("killed at any time")) == []
+@pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
+def test_clients_killed_at_any_time_lose_nothing_and_hold_nothing(
+    backend: backends.Backend, zygote: zygote.Zygote, place: Path
+) -> None:
+    chance = random.Random("killed at any time")
+    assert load.problems_after_kills(zygote, backend.target(place, "store"), 6, chance) == []
