@@ -108,19 +108,6 @@ class Echo:
         pass
 
 
-def take_turns(stage: zygote.Stage) -> list[str]:
-    """Take many turns in a conversation that other processes use as well; return the answers."""
-
-    async def chatting() -> list[str]:
-        async with AsyncSessionDB(stage.open()) as db:
-            one = turn_agent(db, Echo(), stage.args["conversation"])
-            texts = [f"{stage.index}:{number}" for number in range(stage.args["turns"])]
-            return [(await one.run_conversation(text, uid=text)).final_response for text in texts]
-
-    stage.barrier.wait()
-    return asyncio.run(chatting())
-
-
 class Brief:
     """Says in short what must be kept, after a moment in which others may write.
 

@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -127,16 +126,6 @@ def write_after_fork(stage: zygote.Stage) -> int | None:
         stage.record(child)
         receipt = send(stage, db, stage.args["id"], "from the parent", "said")
         return receipt.seq if receipt else None
-
-
-def holds_writer_queue(target: Path | str, clock: zygote.Clock) -> bool:
-    """Whether a stopped process is in the middle of a write to a SQLite store, so that no other can write."""
-    with SessionDB(target, clock=clock, write_timeout=0.1) as db:
-        try:
-            db.admin.set_meta("probe", "x")
-        except errors.StoreBusy:
-            return True
-    return False
 
 
 class Call:

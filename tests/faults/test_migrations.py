@@ -124,12 +124,20 @@ def test_newer_format_is_refused_and_both_are_named(place: Path) -> None:
     with SessionDB(path) as db:
         older_schemas.populate(db)
     sqlite_driver.SqliteDriver(str(path), plan=older_schemas.NEXT).close()
-    with pytest.raises(errors.SchemaTooNew) as refused:
+    with pytest.raises(errors.SchemaTooNew, match=r"2.*1|1.*2") as refused:
         SessionDB(path)
     assert (refused.value.found, refused.value.known) == (2, 1)
-    assert "2" in str(refused.value)
-    assert "1" in str(refused.value)
     _is_of_next_version(path)
+
+
+MORE = """
+ALTER TABLE sessions ADD COLUMN mood TEXT;
+CREATE TABLE letters (id INTEGER PRIMARY KEY);
+CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END;
+DROP TRIGGER tombstone_is_immutable;
+CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'newer'); END;
+UPDATE meta SET value = '99' WHERE key = 'schema_revision'
+"""
 
 
 @pytest.mark.parametrize("labelled", [True, False])
@@ -139,28 +147,19 @@ def test_newer_revision_is_left_alone(labelled: bool, place: Path) -> None:
     with SessionDB(path) as db:
         older_schemas.populate(db)
         before = older_schemas.contents(db)
-    more = [
-        "ALTER TABLE sessions ADD COLUMN mood TEXT",
-        "CREATE TABLE letters (id INTEGER PRIMARY KEY)",
-        "CREATE TRIGGER letters_is_read BEFORE DELETE ON letters BEGIN SELECT 1; END",
-        "DROP TRIGGER tombstone_is_immutable",
-        "CREATE TRIGGER tombstone_is_immutable BEFORE UPDATE ON tombstones BEGIN SELECT raise(ABORT, 'newer'); END",
-        "UPDATE meta SET value = '99' WHERE key = 'schema_revision'",
-    ]
     connection = apsw.Connection(str(path))
-    connection.execute(";".join(more))
+    connection.execute(MORE)
     if labelled:
         cookie = str(connection.pragma("schema_version"))
         connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_cookie'", (cookie,))
-    schema = connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall()
-    connection.close()
+    schema = "SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2"
+    declared = connection.execute(schema).fetchall()
     with SessionDB(path) as db:
         assert older_schemas.contents(db) == before
         assert db.append_message("a", role="user", content="next").seq == 6
         assert db.admin.fsck().ok
         assert db.admin.get_meta("schema_revision") == "99"
-    connection = apsw.Connection(str(path))
-    assert connection.execute("SELECT type, name, sql FROM sqlite_schema ORDER BY 1, 2").fetchall() == schema
+    assert connection.execute(schema).fetchall() == declared
     connection.close()
 
 

@@ -309,23 +309,13 @@ def test_full_server_says_so_and_takes_the_message_when_there_is_room() -> None:
         assert db.admin.fsck().ok
 
 
-@pytest.mark.parametrize("kind", ["cut", "held", "unheard"])
+@pytest.mark.parametrize("kind", ["cut", "held", "unheard", "terminated"])
 def test_nothing_is_lost_over_a_network_that_keeps_failing(
     kind: str, network: postgres_proxy.Proxy, zygote: zygotes.Zygote
 ) -> None:
     address, chance = postgres.fresh(), random.Random(kind)
     if kind == "cut":
         network.dawdle(kind)
-    fault = {
-        "cut": network.reset,
-        "held": lambda: network.hold_for(chance.uniform(0.0, 0.1)),
-        "unheard": lambda: network.trap(b"COMMIT", postgres_proxy.UNHEARD),
-    }[kind]
-    assert load.problems_after(zygote, address, [fault] * 2, network.through(address)) == []
-
-
-def test_backends_terminated_under_load_lose_nothing(zygote: zygotes.Zygote) -> None:
-    address, chance = postgres.fresh(), random.Random("terminated")
 
     def terminate_some() -> None:
         theirs = "SELECT pid FROM pg_stat_activity WHERE application_name = 'storm'"
@@ -333,5 +323,11 @@ def test_backends_terminated_under_load_lose_nothing(zygote: zygotes.Zygote) -> 
         chosen = chance.sample(pids, chance.randint(1, len(pids)))
         postgres.admin().execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::int[]) pid", (chosen,))
 
-    through = f"{address}&application_name=storm"
-    assert load.problems_after(zygote, address, [terminate_some] * 3, through) == []
+    fault = {
+        "cut": network.reset,
+        "held": lambda: network.hold_for(chance.uniform(0.0, 0.1)),
+        "unheard": lambda: network.trap(b"COMMIT", postgres_proxy.UNHEARD),
+        "terminated": terminate_some,
+    }[kind]
+    through = network.through(address, application_name="storm")
+    assert load.problems_after(zygote, address, [fault] * 2, through) == []

@@ -1,8 +1,7 @@
-"""Turns and notices of processes that are killed at any point, stopped past their lease, or many at once."""
+"""Turns and notices of processes that are killed at any point, and notices that several processes see."""
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from holdfast import content_parts
 from holdfast.store.db import SessionDB
 from tests.faults import agent_processes as agents
-from tests.faults import load
 from tests.faults import zygote as zygotes
 from tests.support import conversations, messages
 
@@ -56,59 +54,6 @@ def test_next_start_goes_on_after_a_kill_at_any_point_of_a_turn(part: int, zygot
         # A conversation with a past has fewer points: it is not created.
         assert outcome.state == "killed" or at // PARTS % 2, outcome
         check_next_start(path, conversation, f"killed at point {at}")
-
-
-def test_processes_that_talk_at_once_take_turns_and_nothing_is_lost(zygote: zygotes.Zygote, place: Path) -> None:
-    path, count, each = place / "store.db", 4, 8
-    with SessionDB(path) as db:
-        agents.begin(db, "talk")
-    outcomes = zygote.run_all(agents.take_turns, path, {"conversation": "talk", "turns": each}, count)
-    for index, outcome in enumerate(outcomes):
-        assert outcome.value == [f"re {index}:{number}" for number in range(each)], outcome
-    with SessionDB(path) as db:
-        log = db.transcript("talk")[2:]
-        assert len(log) == 2 * count * each
-        for question, answer in zip(log[::2], log[1::2], strict=True):
-            assert (question.role, answer.role) == ("user", "assistant")
-            assert content_parts.text(answer.content) == f"re {content_parts.text(question.content)}"
-        assert len({message.uid for message in log}) == len(log)
-        assert db.leases() == []
-        assert db.admin.fsck().ok
-
-
-@pytest.mark.parametrize("first", range(2))
-def test_process_stopped_in_mid_turn_past_its_lease_cannot_write_afterwards(
-    first: int, zygote: zygotes.Zygote, place: Path
-) -> None:
-    clock, overtaken = zygotes.Clock(str(place / "clock"), 1_790_000_000.0), 0
-    for at in range(first, count_points(zygote, place / "counted.db"), 4):
-        path = place / f"{at}.db"
-        with SessionDB(path, clock=clock) as db:
-            agents.begin(db, "talk")
-        args = {"conversation": "talk", "uid": "slow"}
-        order = {"points": agents.TURN_OPERATIONS, "at": at, "fault": signal.SIGSTOP, "clock": str(place / "clock")}
-        outcome = zygote.run(agents.take_turn, path, args, **order)
-        if outcome.state == "exited":
-            continue
-        # No process can write while a stopped one holds the writer queue.
-        if load.holds_writer_queue(path, clock):
-            zygote.wait(outcome.pid, signal.SIGKILL)
-            continue
-        clock.set(clock() + 3600)
-        assert agents.take(SessionDB(path, clock=clock), "talk", "quick").completed, at
-        with SessionDB(path, clock=clock) as db:
-            before = [message.uid for message in db.transcript("talk")]
-            last = zygote.wait(outcome.pid, signal.SIGCONT)
-            after = [message.uid for message in db.transcript("talk")]
-            assert db.admin.fsck().ok
-        assert last.state == "exited", last
-        if last.value["exit"] == "lease_lost":
-            assert before == after, f"stopped at point {at}: wrote after it was overtaken"
-            overtaken += 1
-        else:
-            # It had not begun, or had ended: its turn is whole, before or behind the other's.
-            assert last.value["exit"] == "completed", last
-    assert overtaken >= 1
 
 
 def begin_process(path: Path, conversation: str, name: str) -> dict[str, str]:
