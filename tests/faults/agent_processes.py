@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
@@ -130,8 +130,8 @@ class Brief:
         return "In short. " + " ".join(request.must_keep)
 
 
-def fill(db: Any, conversation: str, exchanges: int, begin: int = 0, owner: str = "") -> None:
-    for number in range(begin, begin + exchanges):
+def fill(db: Any, conversation: str, exchanges: int, owner: str = "") -> None:
+    for number in range(exchanges):
         asked = f"Question {number}: what about pier {number}? " + "It is windy there. " * 8
         create = types.NewConversation(source="fault", owner=owner)
         db.append_message(conversation, role="user", content=asked, uid=f"q{number}", create=create)
@@ -156,23 +156,9 @@ def compact(stage: zygote.Stage) -> dict[str, Any]:
     return asyncio.run(attempt())
 
 
-def compact_or_append(stage: zygote.Stage) -> dict[str, Any]:
-    """The even ones compact, the odd ones append, all at once."""
-    if stage.index % 2 == 0:
-        return compact(stage)
-    stage.barrier.wait()
-    with stage.open() as db:
-        for number in range(stage.args["appends"]):
-            uid = f"{stage.args['round']}:{stage.index}:{number}"
-            db.append_message(stage.args["conversation"], role="user", content=f"said {uid}", uid=uid)
-    return {"outcome": "appended"}
-
-
-def compaction_problems(db: SessionDB, conversation: str, said: Sequence[str]) -> list[str]:
-    """Return the losses, forks and violations after agents compacted while other processes wrote."""
+def compaction_problems(db: SessionDB, conversation: str) -> list[str]:
+    """Return the losses, forks and violations after agents compacted."""
     found = [f"{bad.promise} {bad.detail}" for bad in db.admin.fsck().violations]
-    logged = [message.uid for message in db.transcript(conversation)]
-    found += [f"{uid} is in the log {logged.count(uid)} times" for uid in said if logged.count(uid) != 1]
     sessions = db.sessions(conversation)
     found += [f"{each.id} has siblings" for each in sessions if len(db.continuations(each.id)) > 1]
     context = db.context(conversation)

@@ -25,11 +25,10 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """A lease that was granted, and its expiry where the clock is settable."""
+    """A lease that was granted."""
 
     client: str
     lease: types.Lease
-    expires: float | None = None
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -42,7 +41,6 @@ class Committed(msgspec.Struct, frozen=True):
     token: int | None = None
     done: bool = False
     refused: str | None = None
-    at: float | None = None
 
 
 class Summarized(msgspec.Struct, frozen=True):
@@ -222,7 +220,7 @@ def _compactions(
 
 
 def _lost(record: Committed, found: types.Compaction, history: Sequence[Record]) -> Iterator[str]:
-    """A lease that ran out, or after which another was granted, cannot have committed."""
+    """A lease after which another was granted cannot have committed."""
     for granted in history:
         if not isinstance(granted, Granted) or granted.lease.purpose != "compact" or record.token is None:
             continue
@@ -231,9 +229,6 @@ def _lost(record: Committed, found: types.Compaction, history: Sequence[Record])
             continue
         if lease.token > record.token and lease.snapshot.epoch < found.epoch:
             yield f"P6 token {record.token} committed after token {lease.token} was given"
-        expired = granted.expires is not None and record.at is not None and record.at >= granted.expires
-        if lease.token == record.token and expired:
-            yield f"P6 token {record.token} committed after it had run out"
 
 
 def _client_order(history: Sequence[Record]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import signal
@@ -64,20 +65,26 @@ def close_on_full_disk(stage: zygote.Stage) -> dict[str, Any]:
 
 def append_until_full(stage: zygote.Stage) -> dict[str, Any]:
     """A real file system, a real limit, or a layer that is full; long messages until one is refused, then room."""
-    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    shim = faulty_disk.Disk() if "at" in stage.args else None
-    number = 0
+    args, hard = stage.args, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    shim, times = faulty_disk.Disk() if "at" in args else None, args.get("times", 1)
+    # The bulk is not in the content, which is recorded in a file that the limit applies to as well.
+    bulk = [{"id": "bulk", "name": "none", "arguments": LONG * times}]
     with stage.open() as db:
-        if "limit" in stage.args:
+        if "limit" in args:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (stage.args["limit"], hard))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (args["limit"], hard))
         if shim is not None:
-            shim.arm(stage.args["at"], stage.args["how"])
-        while _said(stage, db, number := number + 1):
-            pass
-        error = _failure(lambda: _say(db, stage.args.get("times", 1)))
+            shim.arm(args["at"], args["how"])
+        for number in itertools.count():
+            if load.send(stage, db, "c", f"long {number}", "long", tool_calls=bulk) is None:
+                break
+        error = _failure(lambda: db.append_message("c", role="user", content=LONG * times))
         readable = len(db.transcript("c"))
-        _make_room(stage, hard, shim)
+        if shim is not None:
+            shim.repair()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        if "ballast" in args:
+            os.unlink(args["ballast"])
         for later in range(3):
             load.send(stage, db, "c", f"later {later}", "there is room again")
     return {"error": error, "readable": readable}
@@ -87,25 +94,6 @@ def _closed(db: SessionDB) -> None:
     # What the faulty layer raises comes up through apsw even where SQLite itself goes on, as it does here.
     with contextlib.suppress(apsw.Error):
         db.close()
-
-
-def _said(stage: zygote.Stage, db: SessionDB, number: int) -> bool:
-    # The bulk is not in the content, which is recorded in a file that the limit applies to as well.
-    bulk = [{"id": "bulk", "name": "none", "arguments": LONG * stage.args.get("times", 1)}]
-    return load.send(stage, db, "c", f"long {number}", "long", tool_calls=bulk) is not None
-
-
-def _say(db: SessionDB, times: int) -> None:
-    db.append_message("c", role="user", content=LONG * times)
-
-
-def _make_room(stage: zygote.Stage, hard: int, shim: faulty_disk.Disk | None) -> None:
-    if shim is not None:
-        shim.repair()
-    elif "limit" in stage.args:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-    else:
-        os.unlink(stage.args["ballast"])
 
 
 def _failure(call: Callable[[], Any]) -> str | None:

@@ -72,7 +72,7 @@ def compactor(name: str) -> Actor:
         if granted:
             held, held.real = granted
             world.held[name] = held
-            world.history.append(checker.Granted(name, held.real, world.clock[0] + TTL))
+            world.history.append(checker.Granted(name, held.real))
 
     def read(world: World) -> None:
         if name in world.held:
@@ -93,7 +93,7 @@ def _commit(world: World, name: str, held: store_model.Held) -> None:
     done = store_model.do_both(lambda: world.talk.commit(held, cut, summary, [], child, now), commit)
     refused = None if done else "refused"
     seen = held.real.snapshot
-    world.history.append(checker.Committed(name, seen, child, cut, held.token, bool(done), refused, at=now))
+    world.history.append(checker.Committed(name, seen, child, cut, held.token, bool(done), refused))
     if done:
         assert db.get_compression_lock_holder(world.c) is None, f"the commit by {name} left a lease"
         assert commit().id == child, f"the repeated commit by {name} returned another session"
@@ -186,13 +186,8 @@ def distinct_schedules(actors: Sequence[Actor]) -> Iterator[tuple[int, ...]]:
             yield order
 
 
-class Result(NamedTuple):
-    count: int
-    problems: list[str]
-
-
-def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
-    """Play all schedules of these actors in one store; the first few that went wrong, each with its order."""
+def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> tuple[int, list[str]]:
+    """Play all schedules of these actors in one store; return their number and the first few problems."""
     count, found, clock = 0, list[str](), [1_000.0]
     with SessionDB(":memory:", clock=lambda: clock[0]) as db:
         for order in distinct_schedules(actors):
@@ -201,7 +196,7 @@ def every_schedule(actors: Sequence[Actor], *, stop_at: int = 5) -> Result:
             if len(found) >= stop_at:
                 break
         found += [str(bad) for bad in db.admin.fsck().violations]
-    return Result(count, found)
+    return count, found
 
 
 def play(world: World, actors: Sequence[Actor], order: Sequence[int]) -> list[str]:

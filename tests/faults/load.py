@@ -107,14 +107,6 @@ def write(stage: zygote.Stage) -> int | None:
         return receipt.seq if receipt else None
 
 
-def hold(stage: zygote.Stage) -> int:
-    """Takes the lease and ends, or is stopped or killed, without letting go of it."""
-    with stage.open() as db:
-        token = db.acquire_lease(stage.args["id"], stage.args["purpose"], stage.args["name"], 300.0).token
-        stage.reach("hold.held")
-        return token
-
-
 def write_after_fork(stage: zygote.Stage) -> int | None:
     """One message, by a process that has a child which outlives it and never asked for the store."""
     with stage.open() as db:

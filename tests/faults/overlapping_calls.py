@@ -63,7 +63,6 @@ class Overlap:
     def __init__(self, address: str) -> None:
         self.pair = two_hosts.Pair(address)
         self._names = (f"c{number}" for number in itertools.count())
-        self._serial: dict[tuple[str, str, bool], str] = {}
 
     def close(self) -> None:
         self.pair.close()
@@ -79,13 +78,10 @@ class Overlap:
         return f"{answers} {steps.observe(self.pair.one, c)}"
 
     def _in_order(self, first: str, second: str, *, is_reversed: bool) -> str:
-        key = first, second, is_reversed
-        if key not in self._serial:
-            c, clients = self._begin()
-            calls = list(zip(clients, (first, second), strict=True))
-            answers = [Call(partial(client, name)).outcome() for client, name in calls[:: -1 if is_reversed else 1]]
-            self._serial[key] = self._outcome(c, [_answer(each) for each in answers[:: -1 if is_reversed else 1]])
-        return self._serial[key]
+        c, clients = self._begin()
+        calls = list(zip(clients, (first, second), strict=True))
+        answers = [Call(partial(client, name)).outcome() for client, name in calls[:: -1 if is_reversed else 1]]
+        return self._outcome(c, [_answer(each) for each in answers[:: -1 if is_reversed else 1]])
 
     def play(self, first: str, second: str) -> list[str]:
         """The problems of two calls that overlap."""

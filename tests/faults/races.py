@@ -114,20 +114,6 @@ def _check_continued(db: SessionDB, number: int, results: Results) -> None:
     assert others == [["ForkRefused", continuation.id]] * len(others)
 
 
-def _resume(stage: zygote.Stage, db: SessionDB, number: int) -> str:
-    c = f"c{number}"
-    _first(stage, lambda: (steps.begin(db, c, 2), db.end_conversation(c, "done")))
-    if stage.index % 2:
-        receipt = load.send(stage, db, c, f"{c}.{stage.index}", "wakes it")
-        return receipt.session_id if receipt else ""
-    return db.resume(c).id
-
-
-def _check_resumed(db: SessionDB, number: int, results: Results) -> None:
-    assert [session.id for session in db.continuations(f"c{number}")] == [results[0]]
-    assert set(results) == {results[0]}
-
-
 def _begin_chat(stage: zygote.Stage, db: SessionDB, number: int) -> Any:
     """Let all processes receive the first message of a chat; each would begin another conversation."""
     mine = f"c{number}-{stage.index}"
@@ -159,16 +145,6 @@ def _check_begun(db: SessionDB, number: int, results: Results) -> None:
     assert sorted(results) == list(range(1, len(results) + 1))
 
 
-def _send_same(stage: zygote.Stage, db: SessionDB, number: int) -> list[Any]:
-    receipt = load.send(stage, db, "c", f"uid {number}", "said once")
-    return [receipt.seq, receipt.duplicate] if receipt else []
-
-
-def _check_same(db: SessionDB, number: int, results: Results) -> None:
-    assert {seq for seq, _ in results} == {5 + number}
-    assert [duplicate for _, duplicate in results].count(False) == 1
-
-
 def _delete_and_branch(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     """One deletes, one branches, the others write: the first decides."""
     c = f"c{number}"
@@ -193,6 +169,7 @@ def _contests(db: SessionDB, c: str, name: str) -> dict[str, Callable[[], Any]]:
     """Calls that at most one process wins; they return or raise something else for the others."""
     mail, entry, arrival = db.mail, db.mail.add_inbox_entry(c, c, "came in").id, steps.came(db, c).id
     return {
+        "uid": lambda: not db.append_message(c, role="user", content=name, uid=f"{c}:same").duplicate,
         "lease": lambda: db.acquire_lease(c, "turn", name),
         "lock": lambda: db.try_acquire_compression_lock(c, name),
         "chat lease": lambda: mail.acquire_chat_lease(c, holder=name),
@@ -215,6 +192,7 @@ def _winners(db: SessionDB, c: str) -> dict[str, Any]:
     (process,), notices = db.processes.all(c), {each.key: each.text for each in db.mail.inbox_entries(c)}
     assert notices[f"process:{c}"] == f"{c}-{process.exit_code}"
     return {
+        "uid": "".join(message.content for message in db.transcript(c) if message.uid == f"{c}:same"),
         "lease": held["turn"],
         "lock": held["compact"],
         "chat lease": {lease.key: lease.holder for lease in db.mail.chat_leases()}[c],
@@ -255,10 +233,8 @@ RACES = {
     "compact with lease": Race(_compact_with_lease, _check_one_done("Busy")),
     "compact without lease": Race(_compact_without_lease, _check_one_done("Superseded")),
     "end and continue": Race(_end_and_continue, _check_continued),
-    "resume": Race(_resume, _check_resumed),
     "begin chat": Race(_begin_chat, _check_chat),
     "begin conversation": Race(_begin_conversation, _check_begun),
-    "send same uid": Race(_send_same, _check_same),
     "delete and branch": Race(_delete_and_branch, _check_deleted),
     "contests": Race(_contend, _check_contests),
 }

@@ -69,25 +69,21 @@ def small_disk(place: Path) -> Iterator[Path | None]:
         subprocess.run(["umount", str(point)], check=True)
 
 
-def test_full_file_system_says_so_and_goes_on_with_room(
-    small_disk: Path | None, place: Path, zygote: zygotes.Zygote
+@pytest.mark.parametrize("kind", ["file system", "limit"])
+def test_real_limit_is_reported_and_appends_go_on_without_it(
+    kind: str, small_disk: Path | None, place: Path, zygote: zygotes.Zygote
 ) -> None:
     for number in range(0, 16, 4):
         path, ballast = begin((small_disk or place) / "store.db"), (small_disk or place) / "ballast"
-        if small_disk:
+        args: dict[str, Any] = {"at": 100 + number, "how": "full"}
+        if kind == "limit":
+            args = {"limit": 300_000 + number * 1030}
+        elif small_disk:
             ballast.write_bytes(b"x" * (1_400_000 + number * 4096))
-        args = {"ballast": str(ballast)} if small_disk else {"at": 100 + number, "how": "full"}
-        check_held_up(zygote.run(disk_faults.append_until_full, path, args), path, "StoreFull")
+            args = {"ballast": str(ballast)}
+        outcome = zygote.run(disk_faults.append_until_full, path, args)
+        check_held_up(outcome, path, "StoreError" if kind == "limit" else "StoreFull")
         kill_points.remove(path)
-
-
-def test_limit_on_the_size_of_files_is_reported_and_appends_go_on_without_it(
-    place: Path, zygote: zygotes.Zygote
-) -> None:
-    for limit in range(300_000, 300_000 + 16 * 1030, 4 * 1030):
-        path = begin(place / f"{limit}.db")
-        outcome = zygote.run(disk_faults.append_until_full, path, {"limit": limit})
-        check_held_up(outcome, path, "StoreError")
 
 
 def test_log_that_cannot_be_moved_into_the_database_is_kept(place: Path, zygote: zygotes.Zygote) -> None:

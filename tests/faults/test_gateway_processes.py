@@ -110,7 +110,7 @@ def test_next_gateway_goes_on_in_the_compacted_conversation_after_a_kill(point: 
         story.collect(outcome)
     with SessionDB(story.target) as db:
         assert gateway_processes.open_work(db) == []
-        assert agent_processes.compaction_problems(db, "talk", []) == []
+        assert agent_processes.compaction_problems(db, "talk") == []
         log = [(each.role, content_parts.text(each.content)) for each in db.transcript("talk")][2 * EXCHANGES :]
         assert log == gateway_processes.exchanges(story.updates)
         # Compacted once, in the same conversation, and its route was not bound anew.

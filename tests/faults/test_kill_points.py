@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from holdfast.store.db import SessionDB
-from holdfast.store.postgres import statements
-from tests.faults import checker, kill_points, load, steps, zygote
+from tests.faults import kill_points, load, steps, zygote
 from tests.support import backends, postgres
 
 OFTEN = {"append", "acquire", "renew", "commit", "end"}
@@ -67,52 +65,9 @@ def test_kill_leaves_the_state_before_or_after_on_postgresql(name: str, zygote: 
     assert len(course.names) >= (3 if name == "append_fenced" else 4)
 
 
-@pytest.mark.parametrize("name", ["append", "append_batch", "append_fenced", "acquire", "commit", "settle_inbound"])
-def test_points_do_not_change_the_round_trips(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kills exercise the production path, in which COMMIT is sent with the last statements."""
-    sent, points, execute = list[list[str]](), list[str](), statements.StatementExecutor.execute
-
-    def record(executor: statements.StatementExecutor, commands: Sequence[statements.Command]) -> list[Any]:
-        sent.append([command if isinstance(command, str) else command[0] for command in commands])
-        return execute(executor, commands)
-
-    def run(c: str) -> list[list[str]]:
-        args = steps.STEPS[name].prepare(db, c)
-        with SessionDB(db.driver.target) as client:
-            sent.clear()
-            steps.STEPS[name].run(client, args)
-            return list(sent)
-
-    monkeypatch.setattr(statements.StatementExecutor, "execute", record)
-    with SessionDB(postgres.fresh()) as db:
-        production = run("production")
-        with kill_points.hooked(points.append):
-            assert run("watched") == production
-    commits = [each for each in production if each[-1] == "COMMIT"]
-    assert [point.partition(".")[2] for point in points].count("committed") >= max(1, len(commits))
-    if name in ("acquire", "append_batch"):
-        assert len(commits[-1]) > 1
-
-
 @pytest.mark.parametrize("name", WRITES)
 def test_kill_before_any_write_to_the_disk_is_all_or_nothing(name: str, zygote: zygote.Zygote, place: Path) -> None:
     assert kill_points.kill_at_every_write(zygote, place, name) >= 3
-
-
-def test_kill_between_the_two_calls_leaves_an_ended_conversation_that_accepts(
-    zygote: zygote.Zygote, place: Path
-) -> None:
-    path = place / "store.db"
-    with SessionDB(path) as db:
-        args = {**steps.begin(db, "p"), "step": "two_calls"}
-    # The first point of the second call: the first has been committed, the second has not begun.
-    assert zygote.run(steps.perform, path, args, points=("create",), at=0).state == "killed"
-    with SessionDB(path) as db:
-        assert db.head("p").end_reason == "compression"
-        receipt = db.append_message("p", role="user", content="go on", uid="next")
-        assert (receipt.resumed, receipt.moved_from) == (True, "p")
-        assert len(db.continuations("p")) == 1
-        assert checker.verify(db, [checker.Sent("after", "p", "next", "go on", receipt)]) == []
 
 
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)

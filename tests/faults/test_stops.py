@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import errors, types
+from holdfast import errors
 from holdfast.store.db import SessionDB
 from tests.faults import checker, kill_points, load, steps
 from tests.faults import zygote as zygotes
-from tests.support import polling
 
 BETWEEN_CALLS = ["compact.acquired", "compact.read", "compact.summarized"]
 IN_COMMIT = ["queued", "begun", "session_end", "session_insert", "compaction_insert", "conversation_update"]
@@ -99,18 +98,6 @@ def test_holder_stopped_inside_its_commit_commits_or_loses_never_both(stage: str
     scene.settled(slow, other)
 
 
-@pytest.mark.parametrize("stage", ["queued", "compaction_insert", "committed"])
-def test_holder_killed_while_stopped_inside_its_commit_is_not_waited_for(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(load.compact, "slow", f"commit.{stage}")
-    with pytest.raises(errors.StoreBusy):
-        scene.db.append_message("c", role="user", content="too early", uid="early")
-    slow = scene.zygote.wait(pid, signal.SIGKILL)
-    # Not expired, but dead: taken over at once.
-    other = scene.run(load.compact, "other")
-    assert (slow.state, other.value) == ("killed", "done")
-    scene.settled(slow, other)
-
-
 @pytest.mark.parametrize("point", ["turn.began", "append.queued", "append.begun"])
 def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> None:
     pid = scene.stopped(load.turn, "slow", point)
@@ -124,39 +111,6 @@ def test_turn_stopped_past_its_expiry_cannot_write(point: str, scene: Scene) -> 
     assert "c:slow" not in {message.uid for message in scene.db.transcript("c")}
     assert [record.refused for record in slow.records if isinstance(record, checker.Sent)][-1] == "LeaseLost"
     scene.settled(slow, *([other] if other else []))
-
-
-@pytest.mark.parametrize("purpose", ["compact", "turn"])
-def test_living_holder_is_reclaimed_at_its_expiry_and_a_dead_one_at_once(purpose: types.Purpose, scene: Scene) -> None:
-    args = {"id": "c", "name": "holder", "purpose": purpose}
-    held = scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, fault=signal.SIGSTOP, **scene.how)
-    for almost in (0.0, 299.999):
-        scene.clock.set(1_000.0 + almost)
-        with pytest.raises(errors.Busy) as refused:
-            scene.db.acquire_lease("c", purpose, "other")
-        assert (refused.value.holder, refused.value.expires_in > 0) == ("holder", True)
-    scene.clock.set(1_300.0)
-    other = scene.db.acquire_lease("c", purpose, "other")
-    assert other.token == 2
-    scene.zygote.wait(held.pid, signal.SIGKILL)
-    scene.db.release_lease(other)
-    assert scene.zygote.run(load.hold, scene.path, args, points=("hold",), at=0, **scene.how).state == "killed"
-    assert [lease.state for lease in scene.db.leases()] == ["dead"]
-    assert scene.db.get_compression_lock_holder("c") is None
-    assert scene.db.acquire_lease("c", purpose, "other").token == 4
-    scene.settled()
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="only /proc distinguishes a zombie from a living process")
-def test_zombie_holder_is_reclaimed_at_once(scene: Scene) -> None:
-    pid = scene.zygote.start(load.hold, scene.path, {"id": "c", "name": "holder", "purpose": "compact"}, **scene.how)
-    polling.until(lambda: _is_zombie(pid))
-    assert scene.db.acquire_lease("c", "compact", "other").token == 2
-    scene.settled(scene.zygote.wait(pid))
-
-
-def _is_zombie(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] == "Z"
 
 
 @pytest.mark.parametrize("ending", [signal.SIGCONT, signal.SIGKILL])
@@ -175,16 +129,6 @@ def test_writers_wait_for_a_stopped_one_only_until_their_timeout(
     assert later.value
     assert "early" not in {message.uid for message in scene.db.transcript("c")}
     scene.settled(slow, later)
-
-
-@pytest.mark.parametrize("stage", ["queued", "begun"])
-def test_writers_queued_behind_a_stopped_one_all_get_through(stage: str, scene: Scene) -> None:
-    pid = scene.stopped(load.write, "slow", f"append.{stage}")
-    waiting = [scene.begin(load.write, f"waiting {n}") for n in range(4)]
-    slow = scene.zygote.wait(pid, signal.SIGCONT)
-    through = [scene.zygote.wait(other) for other in waiting]
-    assert sorted(outcome.value for outcome in (slow, *through)) == [5, 6, 7, 8, 9]
-    scene.settled(slow, *through)
 
 
 def test_forked_child_does_not_keep_the_queue_place_of_its_dead_parent(scene: Scene) -> None:
