@@ -246,21 +246,36 @@ async def test_forged_event_ids_do_not_stop_the_bot(
         relation = {"m.in_reply_to": {"event_id": event_id}}
         await ann.send(room, {"msgtype": "m.text", "body": "Hi", "m.relates_to": relation})
 
-    async def refuse(*_: object) -> nio.ErrorResponse:
+    async def refuse(client: nio.AsyncClient, room_id: str, event_id: str) -> Any:
+        if event_id != forged:
+            return await get_event(client, room_id, event_id)
         refused = nio.RoomGetEventError("unknown error")  # A page without a Matrix code.
-        refused.transport_response = types_of_python.SimpleNamespace(status=404)
+        refused.transport_response = types_of_python.SimpleNamespace(status=status, headers={})
         return refused
 
+    monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
     async with run_platform(db, echo_model(), chat):
         room = await ann.open_room()
         for event_id in ("$" + "x" * 17_000, "$" + "../" * 80, "$\0", "no id"):
             await reply_to(event_id)  # Synapse checks the ids of edits and reactions, other homeservers may not.
         await ann.replies(room, 4)
+        get_event, forged = nio.AsyncClient.room_get_event, "$" + "../" * 80
         monkeypatch.setattr(nio.AsyncClient, "room_get_event", refuse)
-        await reply_to("$" + "../" * 80)
-        await ann.send(room, "Still there?")
-        await ann.wait_for(lambda: "re Still there?" in ann.texts(room))
-    assert ann.texts(room) == [*["re Hi"] * 5, "re Still there?"]
+        # The library reports an event that it considers malformed as an error with the status 200.
+        for status in (404, 200, 502):
+            await reply_to(forged)
+            await ann.send(room, f"Still there after {status}?")
+            await ann.wait_for(lambda: f"re Still there after {status}?" in ann.texts(room))  # noqa: B023
+    assert ann.texts(room).count("re Hi") == 7
+
+
+async def test_first_sync_without_an_answer_is_ended(chat: MatrixPlatform, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(nio.AsyncClient, "sync", hang)
+    with pytest.raises(TimeoutError):
+        await agents.LoopClock().finish(chat.run(None), within=2 * matrix_platform.FIRST_SYNC_SECONDS)  # type: ignore[arg-type]
 
 
 async def test_sender_of_an_invitation_is_the_one_of_its_last_event(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from holdfast.gateway import gateway, gateway_context, inbound, outbox, platform
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms import plugins
 from holdfast.model import ScriptedModel
+from tests.support.agents import LoopClock
 from tests.support.approvals import Shell, shell_reply
 from tests.support.gateways import (
+    HeldModel,
     intercept,
     new_inbound,
     open_gateway,
@@ -143,6 +146,41 @@ async def test_unreachable_platform_delays_no_other_one(db: AsyncSessionDB, monk
         await settle(db, near, "Hi", key="1")
         await until_async(lambda: far.handler is not None)
     assert far.listed == 1
+
+
+class Limited(MemoryPlatform):
+    """A platform that asks for a pause when it connects, and for each typing indicator."""
+
+    runs = typed = 0
+
+    async def run(self, handler: platform.Handler) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            raise errors.SendFailed("Too many requests.", retry_after=30)
+        await super().run(handler)
+
+    async def send_typing(self, address: dict[str, object]) -> None:
+        self.typed += 1
+        raise errors.SendFailed("Too many requests.", retry_after=30)
+
+
+async def test_pauses_that_a_platform_asks_for_are_kept(db: AsyncSessionDB) -> None:
+    async def check_pause(count: Callable[[], int]) -> None:
+        await until_async(lambda: count() == 1)
+        clock.advance(20)
+        await asyncio.sleep(0.01)
+        assert count() == 1
+        clock.advance(20)
+        await until_async(lambda: count() == 2)
+
+    clock, chat, model = LoopClock(), Limited(), HeldModel("Yes.")
+    async with open_gateway(db, model, platforms=[chat]):
+        await check_pause(lambda: chat.runs)
+        await until_async(lambda: chat.handler is not None)
+        await chat.say("Hi", key="1")
+        await check_pause(lambda: chat.typed)
+        model.released.set()
+        await chat.replies(1)
 
 
 class Closing(MemoryPlatform):

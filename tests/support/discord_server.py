@@ -63,6 +63,8 @@ class DiscordServer:
         """Method, path and body of every request."""
         self.failures: deque[Callable[[web.Request], Awaitable[web.Response | None]]] = deque()
         """Responses to the next attempts to send a message, after which the server forgets them."""
+        self.is_archived = False
+        """Whether edits are refused like those in archived threads."""
         self.unavailable = dict[str, int]()
         """Paths whose next request fails, with the status. Without a header `Via`, 429 is not from Discord's API."""
         self.files: dict[str, bytes] = {}
@@ -297,6 +299,8 @@ class DiscordServer:
     def _change(self, method: str, id_: int, body: Any) -> web.Response:
         if id_ not in self.messages:
             return reply({"message": "Unknown Message", "code": 10008}, status=404)
+        if method == "PATCH" and self.is_archived:
+            return reply({"message": "Tried to edit a message in an archived thread", "code": 50083}, status=400)
         if method == "DELETE":
             del self.messages[id_]
             return web.Response(status=204)

@@ -338,11 +338,26 @@ async def test_failed_send_is_repeated_without_a_duplicate(
     assert server.texts() == ([] if error else ["Once."])
 
 
-async def test_long_rate_limit_is_left_to_the_gateway(server: DiscordServer) -> None:
-    server.failures.append(discord_server.respond(429, {"retry_after": 500.0}, Via="x"))
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        discord_server.respond(429, {"retry_after": 500.0}, Via="x"),
+        discord_server.respond(429, **{"Retry-After": "500"}),  # Of a proxy in front of Discord.
+    ],
+)
+async def test_long_rate_limit_is_left_to_the_gateway(refusal: Any, server: DiscordServer) -> None:
+    server.failures.append(refusal)
     with pytest.raises(errors.SendFailed) as failed:
         await load(server).send(delivery("Later.", platform="discord", address={"channel": str(DM)}))
     assert (failed.value.retry_after or 0) >= 500
+
+
+async def test_reply_is_a_new_message_if_the_thread_of_its_draft_is_archived(server: DiscordServer) -> None:
+    chat, where = load(server), {"platform": "discord", "address": {"channel": str(DM)}}
+    draft = await chat.send(delivery("Half", **where))
+    server.is_archived = True
+    await chat.send(delivery("Done.", draft=draft, **where))
+    assert server.texts() == ["Half", "Done."]
 
 
 async def test_request_that_is_cancelled_during_a_global_rate_limit_blocks_no_other(
