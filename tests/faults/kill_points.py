@@ -236,7 +236,7 @@ def remove(path: Path) -> None:
             os.unlink(f"{path}{suffix}")
 
 
-def kill_creation(running: zygote.Zygote, folder: Path, check: Callable[[Path], object], every: int = 1) -> int:
+def kill_creation(running: zygote.Zygote, folder: Path, every: int = 1) -> int:
     """Kill the creation of a store before every n-th write; return the number of kills."""
     count, is_killed = -1, True
     while is_killed:
@@ -244,6 +244,8 @@ def kill_creation(running: zygote.Zygote, folder: Path, check: Callable[[Path], 
         path = folder / f"{count * every}.db"
         outcome = running.run(steps.open_only, path, {"disk": {"at": count * every, "how": "kill"}})
         is_killed = outcome.state == "killed"
-        check(path)
+        with SessionDB(path) as db:
+            steps.begin(db, "c", 1)
+            assert checker.verify(db, also=["c"]) == [], path.name
         remove(path)
     return count

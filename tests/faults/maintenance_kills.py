@@ -238,10 +238,6 @@ def _salvaged(path: Path) -> Any:
         return exported(db)
 
 
-def drafts(folder: Path) -> list[str]:
-    return [str(path) for path in folder.rglob("*.draft*")]
-
-
 class Course(NamedTuple):
     """The points that an act passes in one history, and the parts before and after it."""
 
@@ -391,4 +387,4 @@ def _repeat(history: History, act: str, folder: Path, new: set[str]) -> None:
         files = [path for path in folder.glob("store.db*") if path.is_file()]
         assert [path.name for path in files if MARKER.encode() in path.read_bytes()] == []
     if act != "backup_if_due":
-        assert drafts(folder) == []
+        assert list(folder.rglob("*.draft*")) == []

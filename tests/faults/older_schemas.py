@@ -44,7 +44,6 @@ OLDER: dict[str, Older] = {
     "no metadata": Older(columns=(("conversations", "metadata"),)),
     "no hides": Older(tables=("hides",)),
     "no acts": Older(tables=(*MAIL, *ACTS), indexes=(*OF_MAIL, *OF_ACTS), triggers=(TAKES_MAIL,)),
-    "no mail": Older(tables=MAIL, indexes=OF_MAIL, triggers=(TAKES_MAIL,)),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
     "no triggers": Older(triggers=ALL_TRIGGERS),
     "other triggers": Older(changed=ALL_TRIGGERS[:5]),

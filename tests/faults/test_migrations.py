@@ -80,7 +80,7 @@ def _fresh(place: Path) -> Path:
     return folder / "store.db"
 
 
-def _check_opened(path: Path, contents: str | None = None, where: str = "") -> None:
+def _check_opened(path: Path, contents: str | None, where: str) -> None:
     """Assert that a store can be opened and written to, and has these contents if it is an older one."""
     with SessionDB(path) as db:
         if contents is None:
@@ -92,7 +92,7 @@ def _check_opened(path: Path, contents: str | None = None, where: str = "") -> N
 
 
 def test_next_open_completes_a_creation_killed_before_a_write(zygote: zygotes.Zygote, place: Path) -> None:
-    assert kill_points.kill_creation(zygote, place, _check_opened, every=8) > 8
+    assert kill_points.kill_creation(zygote, place, every=8) > 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -171,9 +171,7 @@ CALLS: dict[str, Callable[[SessionDB], object]] = {
     "blob": lambda db: db.blobs.put(b"x" * 100_000),
     "fsck": lambda db: db.admin.fsck(),
     "repair": lambda db: db.driver.repair_schema(),
-    "grant": lambda db: db.driver.allow(postgres.USER),
     "scrub": lambda db: db.admin.scrub(),
-    "prune": lambda db: db.admin.plan_prune(older_than_days=0),
 }
 
 

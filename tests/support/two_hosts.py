@@ -1,4 +1,4 @@
-"""Two hosts that have one PostgreSQL store open, and one that waits for a write of the other."""
+"""Two hosts that have one PostgreSQL store open, and calls of one that wait for a write of the other."""
 
 from __future__ import annotations
 
@@ -19,27 +19,6 @@ def is_waiting(name: str) -> bool:
     return postgres.admin().execute(blocked, (name,)).fetchone() is not None
 
 
-def run_meanwhile(
-    db: SessionDB, change: Callable[[Tx], object], call: Callable[[], Any], until: Callable[[Future[Any]], object]
-) -> Any:
-    """Return the result (or error) of a call that starts after a change and before its commit.
-
-    The change is committed when `until` holds for the future of the call.
-    """
-    with ThreadPoolExecutor(1) as pool:
-
-        def step(tx: Tx) -> Future[Any]:
-            tx.shared = True  # The change does not end the transaction.
-            change(tx)
-            future = pool.submit(call)
-            polling.until(lambda: until(future), "the call waits for the change, or has returned")
-            return future
-
-        future = db.driver.write("test", step)
-        error = future.exception(60)
-        return future.result() if error is None else error
-
-
 class Pair:
     """Two hosts that have the same store open."""
 
@@ -51,7 +30,18 @@ class Pair:
 
     def meanwhile(self, change: Callable[[Tx], object], call: Callable[[], Any]) -> Any:
         """Return the result or error of a call of the other host that has to wait until the change is committed."""
-        return run_meanwhile(self.one, change, call, lambda _: is_waiting(self.name))
+        with ThreadPoolExecutor(1) as pool:
+
+            def step(tx: Tx) -> Future[Any]:
+                tx.shared = True  # The change does not end the transaction.
+                change(tx)
+                future = pool.submit(call)
+                polling.until(lambda: is_waiting(self.name), "the call waits for the change")
+                return future
+
+            future = self.one.driver.write("test", step)
+            error = future.exception(60)
+            return future.result() if error is None else error
 
     def close(self) -> None:
         assert self.one.admin.fsck().ok
