@@ -92,45 +92,6 @@ async def test_turn_is_answered_with_broken_leases(
     assert len(warnings(caplog)) == 1
 
 
-class StoreWithoutLeases(AsyncSessionDB):
-    """A store whose lease calls do not exist."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("acquire_lease", "renew_lease", "release_lease", "begin_compaction", "begin_conversation"):
-            raise AttributeError(name)
-        return super().__getattribute__(name)
-
-
-async def compact_and_answer(target: str, summarized: asyncio.Barrier) -> tuple[Outcome, str | None]:
-    """Compact and take a turn with a store of its own; wait for the other summary before the commit."""
-
-    async def summarize(request: base.SummaryRequest) -> str:
-        await summarized.wait()
-        return brief_summary(request)
-
-    async with StoreWithoutLeases(SessionDB(target)) as db:
-        agent = compacting_agent(db, FakeSummarizer(summarize), background=False)
-        compaction, turn = await asyncio.gather(agent.compress_context(force=True), agent.run_conversation("Hello."))
-        await agent.close()
-        return compaction.outcome, turn.final_response if turn.completed else None
-
-
-@pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
-async def test_two_agents_without_leases_compact_once_and_both_answer(
-    backend: backends.Backend, tmp_path: Path
-) -> None:
-    target = str(backend.target(tmp_path, "store"))
-    async with agents.store(target) as db:
-        await fill(db)
-        summarized = asyncio.Barrier(2)
-        async with asyncio.timeout(120):
-            outcomes = await asyncio.gather(*(compact_and_answer(target, summarized) for _ in range(2)))
-        assert sorted(outcomes) == [(Outcome.BUSY, "ok"), (Outcome.COMPACTED, "ok")]
-        assert [session.ordinal for session in await db.sessions("talk")] == [1, 2]
-        roles = [message.role for message in (await db.transcript("talk"))[80:]]
-        assert sorted(roles) == ["assistant"] * 2 + ["user"] * 2
-
-
 @pytest.mark.parametrize("backend", backends.SHARED, ids=lambda backend: backend.name)
 async def test_lost_lease_table_is_restored_during_turns_and_compactions(
     backend: backends.Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

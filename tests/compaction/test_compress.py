@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, types
-from holdfast.compaction import base, budget, compress, policy, speaker, summary
+from holdfast.compaction import base, compress, policy, speaker, summary
 from holdfast.compaction.base import Outcome
-from holdfast.model import ScriptedModel, tokens
+from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import wording
 from tests.support import agents, conversations, polling
@@ -124,7 +122,7 @@ async def test_messages_written_during_a_compaction_are_not_summarized_and_stay(
 # --- manual compactions ------------------------------------------------------------------------------------
 
 
-async def test_too_short_conversation_costs_nothing(db: AsyncSessionDB) -> None:
+async def test_too_short_or_ended_conversation_costs_nothing(db: AsyncSessionDB) -> None:
     await fill(db, exchanges=1)
     writer = FakeSummarizer()
     for keep in (None, 1, 3):
@@ -132,15 +130,10 @@ async def test_too_short_conversation_costs_nothing(db: AsyncSessionDB) -> None:
         assert made.outcome is Outcome.NOTHING_TO_DO
         assert made.reason.startswith("Nothing to compact: the last messages and pinned ones stay verbatim")
     assert (await compact(db, writer)).outcome is Outcome.NOTHING_TO_DO
+    await db.end_conversation("talk", "done")
+    assert (await compact(db, writer, force=True)).reason == compress.ENDED
     assert writer.requests == []
     assert await db.budget("talk") == (0, {})
-
-
-async def test_ended_conversation_costs_nothing(talk: AsyncSessionDB) -> None:
-    await talk.end_conversation("talk", "done")
-    writer = FakeSummarizer()
-    made = await compact(talk, writer, force=True)
-    assert (made.outcome, made.reason, writer.requests) == (Outcome.NOTHING_TO_DO, compress.ENDED, [])
 
 
 @pytest.mark.parametrize(("exchanges", "kept"), [(2, [3, 4]), (3, [1, 2, 5, 6]), (10, [1, 2, 15, 16, 17, 18, 19, 20])])
@@ -172,18 +165,6 @@ async def test_compaction_that_cannot_shrink_enough_is_not_tried(force: bool, db
     assert await db.budget("talk") == (0, {})
     assert compress.plan_cut(agent.compaction_job(), await db.context("talk"), 39) is None
     assert (await agent.compress_context()).outcome is Outcome.COMPACTED
-
-
-async def test_only_exhaustion_suggests_a_new_conversation(talk: AsyncSessionDB) -> None:
-    agent = compacting_agent(talk)
-    for _ in range(6):
-        version, body = await talk.budget("talk")
-        spent = budget.record_success(budget.parse(body), agent.clock())
-        assert await talk.update_budget("talk", version, {**msgspec.to_builtins(spent), "recent": list(spent.recent)})
-    made = await agent.compress_context()
-    assert made.outcome is Outcome.EXHAUSTED
-    assert "or start a new conversation" in made.reason
-    assert (await talk.head("talk")).id == "talk"
 
 
 # --- summarizers -----------------------------------------------------------------------------------------
@@ -242,19 +223,6 @@ async def test_unfinished_summary_of_a_model_is_rejected(end: list[Any], talk: A
     model = ScriptedModel([[models.ContentDelta("Open asks: send the"), *end]] * 5, window=100_000)
     made = await compact(talk, summary.ModelSummarizer(model))
     assert (made.outcome, made.model, len(model.requests)) == (Outcome.COMPACTED, None, 1)
-
-
-async def test_summaries_are_measured_in_worker_threads(talk: AsyncSessionDB) -> None:
-    threads = list[int]()
-
-    class ThreadMeter(tokens.Meter):
-        def of(self, message: types.Message) -> int:
-            threads.extend([threading.get_ident()] if message.uid == "summary" else [])
-            return super().of(message)
-
-    assert (await compact(talk, lambda _: 1 // 0, meter=ThreadMeter())).outcome is Outcome.COMPACTED
-    assert threads
-    assert threading.get_ident() not in threads
 
 
 async def test_summarizer_that_cancels_itself_or_ignores_cancellation_is_left_behind(db: AsyncSessionDB) -> None:

@@ -215,19 +215,16 @@ def test_pinned_group_stays_at_every_cut_until_it_is_unpinned(db: SessionDB) -> 
     assert seqs(last.going)[:3] == [5, 6, 7]
 
 
-def test_first_exchange_is_pinned_for_good_and_replaced_by_no_other(db: SessionDB) -> None:
-    say(db, *talk(10))
-    assert find_one(db, pinned=[20]).pinned == (1, 2)
-    commit(db, find_one(db, pinned=[2]))
-    say(db, *talk(10))
-    assert find_one(db).pinned == (1, 2)
-
-
-def test_first_exchange_that_is_too_large_is_replaced_by_no_other(db: SessionDB) -> None:
-    say(db, "user 500", "assistant 500", *talk(10))
-    assert seqs(commit(db, find_one(db)))[0] == 12
-    say(db, *talk(10))
-    assert find_one(db).pinned == ()
+@pytest.mark.parametrize(("first", "pinned"), [(talk(1), (1, 2)), (["user 500", "assistant 500"], ())])
+def test_first_exchange_is_pinned_for_good_unless_it_is_too_large(
+    db: SessionDB, first: list[str], pinned: tuple[int, ...]
+) -> None:
+    say(db, *first, *talk(10))
+    for _ in range(2):
+        found = find_one(db)
+        assert found.pinned == pinned
+        commit(db, found)
+        say(db, *talk(10))
 
 
 def test_excess_pins_are_found_before_a_cut(db: SessionDB) -> None:
@@ -260,14 +257,6 @@ def test_share_of_pinned_messages_is_filled_from_the_oldest(
     assert found.pinned == pinned
     assert all(seq in seqs(found.going) for seq in pins if seq not in pinned)
     assert all(seq in seqs(found.staying) for seq in (*pinned, *stays))
-
-
-def test_invalid_ledger_lets_pinned_messages_stay(db: SessionDB) -> None:
-    say(db, *talk(10))
-    pinned = find_one(db).pinned
-    db.commit_compaction(db.snapshot(TALK), summary="s", cut_seq=10, pinned=pinned, ledger={cut.CARRIED: [None, "x"]})
-    say(db, *talk(10))
-    assert find_one(db).pinned == (1, 2)
 
 
 # --- any history -------------------------------------------------------------------------------------

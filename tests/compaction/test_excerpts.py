@@ -43,14 +43,11 @@ def test_only_the_texts_of_a_message_are_changed() -> None:
     long = message(5, "assistant", prose(5_000), tool_calls=[call], model="m", usage=usage)
     shown = excerpts.shorten(long, 300, METER.of)
     assert METER.of(shown) <= 300
-    for field in ("seq", "uid", "session_id", "role", "at", "model", "usage"):
-        assert getattr(shown, field) == getattr(long, field)
+    assert (shown.model, shown.usage) == (long.model, long.usage)
     (less,) = shown.tool_calls
     assert (less.id, less.name, less.extra) == ("c1", "write", {"signature": "s"})
     assert (list(less.arguments), less.arguments["path"]) == (["path", "text"], "a.py")
     assert POINTER.search(less.arguments["text"])
-    result = excerpts.shorten(message(2, "tool", prose(900), tool_call_id="c1"), 100, METER.of)
-    assert (result.role, result.tool_call_id) == ("tool", "c1")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,23 +31,6 @@ def test_gate_reports_all_problems(after: int, text: str, problems: list[str]) -
     found = summary.gate(request, 1_000, lambda _: after, 900)(text)
     assert len(found) == len(problems)
     assert all(part in problem for part, problem in zip(problems, found, strict=True)), found
-
-
-@pytest.mark.parametrize(
-    ("name", "stored"),
-    [
-        ("", "FakeSummarizer"),
-        (123, "123"),
-        ("a\nb\x1b", "a b"),
-        ("\ud800", "summarizer"),
-        ("x" * 300, "x" * summary.MAX_NAME_LENGTH),
-    ],
-)
-async def test_any_name_of_a_summarizer_is_stored_as_text(name: Any, stored: str, talk: AsyncSessionDB) -> None:
-    writer = FakeSummarizer()
-    writer.name = name
-    made = await compact(talk, writer)
-    assert (made.outcome, made.model) == (Outcome.COMPACTED, stored)
 
 
 # --- the format ----------------------------------------------------------------------------------------

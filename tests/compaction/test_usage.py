@@ -59,16 +59,7 @@ async def test_cancelled_attempt_is_recorded_and_counts_as_failed(talk: AsyncSes
     assert await recorded(talk) == compaction.SUMMARY_USAGE
 
 
-@pytest.mark.parametrize(
-    "reported",
-    [
-        None,
-        types.Usage(-5),
-        types.Usage(1, cost=float("nan")),
-        types.Usage(1, cost=-1.0),
-        types.Usage("many"),  # type: ignore[arg-type]
-    ],
-)
+@pytest.mark.parametrize("reported", [None, types.Usage(-5), types.Usage(1, cost=float("nan"))])
 async def test_implausible_usage_is_ignored(reported: Any, talk: AsyncSessionDB) -> None:
     def summarize(request: base.SummaryRequest) -> str:
         request.spent(reported)

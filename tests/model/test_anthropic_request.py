@@ -63,13 +63,10 @@ def tool_result(id: str, *texts: str) -> dict[str, Any]:
 
 OPENING = user(request_common.OPENING)
 TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
-    "empty reply": ([HI, message("assistant", ""), message("user", "hello?")], [user("hi", "hello?")]),
     "system in between": (
         [HI, message("system", "Be brief."), message("user", "so?")],
         [user("hi", "<system>\nBe brief.\n</system>", "so?")],
     ),
-    "redacted": ([types.Message(1, "u", "s", "user", 0.0, ""), HI], [user("hi")]),
-    "unknown part": ([message("user", [{"type": "text", "text": "a"}, {"type": "unheard of"}])], [user("a")]),
     "results out of order": (
         [call_message(call("a"), call("b")), result_message("b", "two"), result_message("a", "one"), HI],
         [

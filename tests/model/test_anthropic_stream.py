@@ -329,7 +329,6 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
         stop(0),
         escaped(r"\ud83d", start(1, "text", text="Hi @")),
         escaped(second, piece(1, "text_delta", text="@ you")),
-        escaped(r"\ud83d", piece(1, "text_delta", text="@")),
         stop(1),
         start(2, "tool_use", id="a", name="one", input={}),
         start(3, "tool_use", id="b", name="two", input={}),
@@ -342,7 +341,7 @@ def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> N
     )
     joined = "\U0001f600" if second != "x" else "\ufffdx"
     thought = content_parts.Reasoning(f"Hm {joined}!\ufffd", provider="anthropic")
-    assert reply.parts == (thought, content_parts.Text(f"Hi {joined} you\ufffd"))
+    assert reply.parts == (thought, content_parts.Text(f"Hi {joined} you"))
     assert reply.calls == (
         types.ToolCall("a", "one", f'{{"x": "{joined}"}}'),
         types.ToolCall("b", "two", f'{{"y": "{joined}"}}'),

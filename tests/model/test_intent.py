@@ -12,27 +12,20 @@ from holdfast.model import intent
 ACTIONS = {
     "run ls -la": intent.Intent("run", "ls -la"),
     "Run `make test` please": intent.Intent("run", "make test"),
-    "run the command uname -a": intent.Intent("run", "uname -a"),
     "run\n```sh\ncd src\nls\n```": intent.Intent("run", "cd src\nls"),
-    "run ls\nand then we see": intent.Intent("run", "ls"),
     "run the tests": intent.Intent("run", ""),
     "run away with me": intent.Intent("run", ""),
     "show me src/app.py": intent.Intent("read", "src/app.py"),
     "please open the file /etc/hosts.": intent.Intent("read", "/etc/hosts"),
     'read "my notes.txt"': intent.Intent("read", "my notes.txt"),
-    "show `weird name`": intent.Intent("read", "weird name"),
     "what does notes.txt say about Bella?": intent.Intent("read", "notes.txt"),
     "create a file notes.txt with buy milk": intent.Intent("write", "notes.txt", "buy milk"),
-    "create a file todo with buy milk": intent.Intent("write", "todo", "buy milk"),
     'please write the file "my notes.txt" with "a\nb".': intent.Intent("write", "my notes.txt", "a\nb"),
     "create a new file called src/a.py containing `print(1)`": intent.Intent("write", "src/a.py", "print(1)"),
 }
 QUESTIONS = [
     "what is my dog called?",
-    "Anna lives where?",
-    "remind me of the password hint",
     "Wie heißt mein Hund",
-    "我的猫叫什么",
     "где ключ",
     "أين المفتاح؟",
 ]
@@ -40,10 +33,7 @@ TEXTS: dict[intent.Kind, list[str]] = {
     "tell": [
         "read the book",
         "my dog is called Bella",
-        "When I was young I lived in Rome.",
         "Comment the second line out",
-        "Make him/her with clay",
-        "runs every night at three",
     ],
     "greet": ["hi", "Hello!", "hey there", "Guten Morgen", "你好"],
     "thank": ["thanks", "Thank you very much.", "Great, thanks!", "danke"],

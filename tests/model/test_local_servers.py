@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,7 +73,6 @@ async def test_server_that_does_not_report_its_window_is_found_without() -> None
         respond(200, {"data": [{"id": "a"}]}),
         respond(200, {"object": "list", "data": [{"object": "model"}]}),
         respond(200, b"{oops"),
-        Answer([b'{"object":"list"'], cut=True),
     ],
 )
 async def test_other_web_service_is_not_taken_for_a_model_server(answer: Answer) -> None:
@@ -117,42 +117,14 @@ async def test_silent_server_is_not_waited_for() -> None:
     assert await find(Answer(hang=True), timeout=0.05) is None
 
 
-SERVE = """
-import encodings.idna, http.server, json, os, sys
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"object": "list", "data": [{"id": "llama3.2", "owned_by": "library"}]}).encode())
-    def log_message(self, *_): pass
-os.setuid(int(sys.argv[1]))
-server = http.server.HTTPServer((sys.argv[2], 0), Answer)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
-async def test_server_of_another_user_is_not_trusted(address: str) -> None:
-    # Only root can become another user; for others, the real owner is compared with another uid.
-    root, own = os.getuid() == 0, os.getuid()
-    uid = 65534 if root else own
-    with subprocess.Popen([sys.executable, "-c", SERVE, str(uid), address], stdout=subprocess.PIPE) as process:
-        try:
-            kind = providers.LocalServer("ollama", int(process.stdout.readline()), "")
-            (found,) = await local_servers.find(60.0, kinds=[kind])
-        finally:
-            process.kill()
-    assert found.uids == {uid}
-    assert not local_servers.is_trusted(found.uids, None if root else own + 1)
-
-
-async def test_server_of_this_user_or_a_service_account_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_server_of_another_user_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = await find(respond(200, model_list({"id": "a", "owned_by": "me"})), kind="vllm")
     assert found.uids == {os.getuid()}
     assert local_servers.is_trusted(found.uids)
-    monkeypatch.setattr(local_servers, "SOCKET_TABLES", ("/nowhere",))
-    assert local_servers.owner_uids(11434) == frozenset()
+    table, rows = tmp_path / "tcp", (("0100007F", 33), ("00000000", 34), ("0100000A", 35))  # loopback, any, another
+    table.write_text("header\n" + "".join(f"0: {address}:2CAA 0:0 0A 0 0 0 {uid}\n" for address, uid in rows))
+    monkeypatch.setattr(local_servers, "SOCKET_TABLES", ("/nowhere", str(table)))
+    assert [local_servers.owner_uids(port) for port in (0x2CAA, 0x2CAB)] == [{33, 34}, frozenset()]
     assert not local_servers.is_trusted(frozenset())
     monkeypatch.setattr(local_servers, "user_name", {990: "ollama", 33: "www-data"}.get)
     assert local_servers.is_trusted(frozenset({990, 0}), 1000)

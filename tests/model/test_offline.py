@@ -75,14 +75,6 @@ async def test_question_without_an_answer_is_not_answered(said: str, question: s
         assert (await talk.say(question)).startswith(answer)
 
 
-@pytest.mark.parametrize(
-    ("content", "answer"),
-    [("", "no words"), ("🎉", "no words"), ([{"type": "image", "data": "A"}], "look at pictures")],
-)
-async def test_message_without_words_is_answered(content: types.Content, answer: str) -> None:
-    assert answer in await Talk().say(content)
-
-
 async def test_notes_for_the_model_are_no_words_of_the_user() -> None:
     noted = content_parts.note("It is Sunday, 15 November 2026.")
     hello = message("user", [noted, {"type": "text", "text": "hello"}])
@@ -159,14 +151,13 @@ async def test_missing_tool_is_reported_and_prose_is_not_run(asked: str) -> None
             f"{HIT}\nHm. The roof is tiled in May.\n\n[message 9, tool]\nroof",
             ["You said in message 3 (2026-01-02 03:04 UTC): “The roof is tiled in May.”"],
         ),
-        ("when is the roof done?", f"{HIT}\nwhen is the roof done?", ["found nothing"]),
         ("what about the attic?", "", ["found nothing"]),
         ("run `seq 1000`", "\n".join(f"line {n}" for n in range(1_000)), ["line 0\nline 1\n", "more are not shown"]),
         ("read notes.txt", "Error: notes.txt cannot be read", ["The tool failed"]),
         ("run `make test`", "Failed: 0, passed: 12\n[exit code 0]", ["Failed: 0, passed: 12"]),
         ("read notes.md", "```\nI am free\n````\n", ["`````\n```"]),
     ],
-    ids=["hit", "own question", "empty", "long", "error", "failure in words", "fence"],
+    ids=["hit", "empty", "long", "error", "failure in words", "fence"],
 )
 async def test_result_of_a_tool_is_quoted_and_failures_are_admitted(asked: str, result: str, parts: list[str]) -> None:
     answer = await Talk(TOOLS, results=[result]).say(asked)

@@ -81,15 +81,6 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
         [message("user", [{"type": "image", "blob": "abc"}])],
         [user([{"type": "text", "text": request_common.NO_PICTURE}])],
     ),
-    "parts": (
-        [message("user", [{"type": "text", "text": "a"}, {"type": "smell"}, {"type": "text", "text": "b"}])],
-        [user("ab")],
-    ),
-    "empty messages": ([HI, message("assistant"), message("user"), message("user", "b")], [user("hi\n\nb")]),
-    "two of the assistant": (
-        [HI, message("assistant", "a"), call_message(call("1"), content="b"), result_message("1", "r")],
-        [user("hi"), assistant("a\n\nb", function("1")), tool("1", "r")],
-    ),
     "assistant first and last": (
         [message("assistant", "a")],
         [user(request_common.OPENING), assistant("a"), user(request_common.GO_ON)],

@@ -87,7 +87,6 @@ def test_provider_of_the_caller_replaces_the_table() -> None:
     [
         ("https://openrouter.ai/api/v1/", "openrouter"),
         ("http://127.0.0.1:1234/v1", "lmstudio"),
-        ("http://127.0.0.1:9999/v1", None),
         ("https://example.org:11434/v1", None),
         ("https://[", None),
     ],

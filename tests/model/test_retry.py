@@ -47,13 +47,6 @@ async def test_error_is_final(script: list[object], waits: list[float]) -> None:
     assert (len(inner.requests), waited) == (len(script), waits)
 
 
-async def test_next_model_is_asked_when_one_fails_after_retries() -> None:
-    first, _, _ = retrying(*[errors.ModelBusy()] * 4)
-    reply, deltas, error = await collect(retry.FallbackModel([first, ScriptedModel(["Here."])]))
-    assert (reply.text, error) == ("Here.", None)
-    assert [type(delta) for delta in deltas[:4]] == [*[base.RetryDelta] * 3, base.FallbackDelta]
-
-
 async def test_next_model_is_asked_when_one_fails() -> None:
     models = [
         ScriptedModel([errors.KeyRefused("No key."), errors.KeyRefused("No key.")], name="a/one", window=100),
