@@ -68,30 +68,22 @@ async def test_rules_on_paths_hold_for_reading_and_searching(tmp_path: Path, db:
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.txt").write_text("the word")
     forbidden = ["search_files(private/**)", "find_files(private/**)", "read_file(private/**)", "read_file(closed/**)"]
-    refused: list[tuple[str, dict[str, str]]] = [
+    paths = ("private/a.txt", "public/../private/a.txt", f"{tmp_path}/closed/a.txt", "public/a.txt")
+    calls = [
         ("search_files", {"text": "word", "folder": "private"}),
         ("find_files", {"pattern": "*", "folder": "private"}),
-        *(
-            ("read_file", {"path": path})
-            for path in ("private/a.txt", "public/../private/a.txt", f"{tmp_path}/closed/a.txt")
-        ),
-    ]
-    allowed: list[tuple[str, dict[str, str]]] = [
+        *(("read_file", {"path": path}) for path in paths),
         ("search_files", {"text": "word"}),
         ("find_files", {"pattern": "*"}),
-        ("read_file", {"path": "public/a.txt"}),
     ]
-    agent = file_agent(tmp_path, db, [*refused, *allowed], deny=forbidden)
-    result = await agent.run_conversation("go")
-    found = [str(each.content) for each in result.messages if each.role == "tool"]
-    assert ["Not allowed" in each for each in found] == [True] * len(refused) + [False] * len(allowed)
-    assert found[5] == "public/a.txt:1: the word"
-    assert sorted(found[6].splitlines()) == ["closed/a.txt", "public/a.txt"]
+    result = await file_agent(tmp_path, db, calls, deny=forbidden).run_conversation("go")
+    *found, lines, names = [str(each.content) for each in result.messages if each.role == "tool"]
+    assert ["Not allowed" in each for each in found] == [True] * 5 + [False]
+    assert lines == "public/a.txt:1: the word"
+    assert sorted(names.splitlines()) == ["closed/a.txt", "public/a.txt"]
     audited = await audit_rows(db)
-    assert audited[:2] == [
-        (f"{tool} 'private'.", False, f"rule: deny {tool}(private/**)", None) for tool in ("search_files", "find_files")
-    ]
-    assert [allowed for _, allowed, _, _ in audited] == [False] * len(refused)
+    assert audited[0] == ("search_files 'private'.", False, "rule: deny search_files(private/**)", None)
+    assert [allowed for _, allowed, _, _ in audited] == [False] * 5
 
 
 async def test_refusal_by_the_tool_itself_is_audited(tmp_path: Path, db: AsyncSessionDB) -> None:

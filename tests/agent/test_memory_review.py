@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest import mock
 
 import msgspec
 import pytest
 
 from holdfast import AIAgent, AsyncSessionDB, content_parts, errors, events, types
-from holdfast.agent import current_session, settings, usage
 from holdfast.agent import memory as agent_memory
+from holdfast.agent import settings, usage
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import inbox_messages
 from holdfast.store import message_codec
@@ -89,17 +90,6 @@ def exchange(*texts: str) -> list[types.Message]:
     ]
 
 
-async def review(model: base.Model, notes: memory.NoteStore, **given: Any) -> None:
-    """Review one exchange and wait for the end of the review."""
-
-    async def charge(_: types.Usage) -> None:
-        pass
-
-    reviewer = agent_memory.AgentMemory(notes, model, charge, **given)
-    reviewer.start_review(agent_memory.ReviewRequest(exchange("a", "b")))
-    await polling.until_async(lambda: not reviewer.is_reviewing)
-
-
 async def test_review_of_redacted_texts_writes_notes_after_the_result_and_nothing_to_the_log(
     db: AsyncSessionDB,
 ) -> None:
@@ -174,26 +164,15 @@ async def test_review_has_only_the_memory_tool_and_cannot_delete(db: AsyncSessio
     assert [result.startswith("Error: ") for result in results] == [True] * 3
 
 
-class RecordingNotes(agent_memory.Notes):
-    """Notes that record the current conversation whenever they are listed."""
-
-    def __init__(self, db: AsyncSessionDB) -> None:
-        super().__init__(db, "")
-        self.conversations: list[str | None] = []
-
-    async def memories(self) -> list[types.Memory]:
-        self.conversations.append(current_session.current_conversation_id())
-        return []
-
-
 @pytest.mark.parametrize("many", [1, 50])
-async def test_review_runs_outside_of_any_conversation_for_a_few_steps_and_calls(many: int, db: AsyncSessionDB) -> None:
-    call = types.ToolCall("same id", memory.NAME, '{"action": "list"}')
-    model, notes = ScriptedModel([base.Reply(calls=(call,) * many)] * 50), RecordingNotes(db)
-    with current_session.enter_conversation("talk", db.db):
-        await review(model, notes)
-    assert len(model.requests) <= agent_memory.MAX_STEPS
-    assert notes.conversations == [None] * (1 + min(many * agent_memory.MAX_STEPS, agent_memory.MAX_CALLS))
+async def test_review_ends_after_a_few_steps_and_calls(many: int, db: AsyncSessionDB) -> None:
+    added = [types.ToolCall("same id", memory.NAME, {"action": "remember", "text": f"Fact {n}."}) for n in range(many)]
+    reviews = ScriptedModel([base.Reply(calls=tuple(added))] * 50)
+    agent = reviewing_agent(db, ["Hello."], reviews)
+    await agent.run_conversation("Hi")
+    await idle(agent)
+    assert len(reviews.requests) <= agent_memory.MAX_STEPS
+    assert len(await db.memory.all("")) == min(many, agent_memory.MAX_CALLS)
 
 
 async def test_turns_do_not_wait_for_a_review_and_close_stops_and_charges_it(db: AsyncSessionDB) -> None:
@@ -254,5 +233,9 @@ async def test_failed_review_is_logged(error: Exception, caplog: pytest.LogCaptu
 
 
 async def test_review_is_stopped_after_its_timeout(caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
-    await review(BlockedReviews(), agent_memory.Notes(db, ""), timeout_seconds=0.05)
+    charge = mock.AsyncMock()
+    reviewer = agent_memory.AgentMemory(agent_memory.Notes(db, ""), BlockedReviews(), charge, timeout_seconds=0.05)
+    reviewer.start_review(agent_memory.ReviewRequest(exchange("a", "b")))
+    await polling.until_async(lambda: not reviewer.is_reviewing)
     assert "took longer than 0.05 s and was stopped" in caplog.text
+    charge.assert_awaited_once()

@@ -17,7 +17,7 @@ from holdfast.tools.files import images
 from tests.support import agents, gateways
 from tests.support.image_files import png
 from tests.support.provider_apis import ANTHROPIC, OPENAI, Api
-from tests.support.replay_server import Server, refusal
+from tests.support.replay_server import Server
 
 PICTURE = png()
 DATA = base64.b64encode(PICTURE).decode()
@@ -117,7 +117,8 @@ async def test_newest_images_are_sent_within_the_limits(
 
 
 async def test_refused_images_do_not_block_the_conversation(db: AsyncSessionDB) -> None:
-    model, seen = ScriptedModel([REFUSED, "A dot?", "Yes.", REFUSED, "Hm."]), list[events.AnyEvent]()
+    by_server = errors.ModelServerError("Image input is not supported.", status=500)
+    model, seen = ScriptedModel([REFUSED, "A dot?", "Yes.", by_server, "Hm."]), list[events.AnyEvent]()
     agent = agents.agent(db, model)
     for content in ([await part(db)], None, [await part(db)]):
         assert (await agent.run_conversation("Look", content=content, emit=seen.append)).completed
@@ -142,21 +143,3 @@ async def test_refusal_after_the_answer_has_begun_asks_no_second_time(db: AsyncS
     model = ScriptedModel([[models.ContentDelta("A"), REFUSED], "A dot."])
     assert not (await agents.agent(db, model).run_conversation("Look", content=[await part(db)])).completed
     assert len(model.requests) == 1
-
-
-async def test_server_error_that_names_images_is_a_refusal_of_them(db: AsyncSessionDB) -> None:
-    answers = [refusal(500, {"error": {"message": "image input is not supported"}}), OPENAI.whole]
-    async with Server(*answers) as server:
-        model = OPENAI.create(server, window=100_000)
-        assert (await agents.agent(db, model).run_conversation("Look", content=[await part(db)])).completed
-        await model.close()
-    assert [DATA in asked.body.decode() for asked in server.asked] == [True, False]
-
-
-def test_cache_is_bounded() -> None:
-    cache = request_images.MessageCache(10)
-    messages = [types.Message(seq, str(seq), "", "user", 0.0, "x" * 4) for seq in range(3)]
-    for message in messages:
-        cache.put(message, message)
-        cache.get(messages[0])
-    assert [cache.get(message) for message in messages] == [messages[0], None, messages[2]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from holdfast import AsyncSessionDB, content_parts, events, types
 from holdfast.model import ScriptedModel, base
@@ -58,15 +57,3 @@ async def test_turn_that_lost_its_lease_is_stopped_and_cannot_write() -> None:
         assert (result.exit_reason, result.failed) == ("lease_lost", True)
         assert model.stuck.cancelled
         assert [each.role for each in await db.transcript("t")] == ["user"]
-
-
-async def test_append_after_a_takeover_is_refused(db: AsyncSessionDB) -> None:
-    async def take_over(_: dict[str, Any]) -> str:
-        (held,) = await db.leases()
-        await db.acquire_lease("t", "turn", held.holder)
-        return "too late"
-
-    model, tools = ScriptedModel([agents.calls("it"), "never"]), [agents.tool("it", take_over)]
-    result = await agents.agent(db, model, session_id="t", tools=tools).run_conversation("Go")
-    assert result.exit_reason == "lease_lost"
-    assert [each.role for each in await db.transcript("t")] == ["user", "assistant"]

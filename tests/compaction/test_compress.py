@@ -13,11 +13,10 @@ from holdfast.compaction.base import Outcome
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.runtime import wording
-from tests.support import agents, conversations, polling
+from tests.support import agents, conversations
 from tests.support.compaction import (
     FakeSummarizer,
     append_questions,
-    blocked_summary,
     brief_summary,
     compact,
     compacting_agent,
@@ -67,29 +66,6 @@ async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secre
     assert (await agent.compress_context()).outcome is Outcome.COMPACTED
     before = f"> {brief_summary(writer.requests[0])} Key: [redacted]."
     assert [each.previous for each in writer.requests] == [None, before]
-
-
-# --- several agents --------------------------------------------------------------------------------------
-
-
-async def test_two_agents_compact_once_and_the_other_keeps_its_context(talk: AsyncSessionDB) -> None:
-    slow, reached, go = blocked_summary()
-    first, second = compacting_agent(talk, FakeSummarizer(slow)), compacting_agent(talk, writer := FakeSummarizer())
-    began = await polling.start(first.compress_context(), reached)
-    before = tuple(await second.context_cache.messages())
-    made = await second.compress_context()
-    assert (made.outcome, made.session_id, tuple(made.messages)) == (Outcome.BUSY, "talk", before)
-    assert made.reason == "This process is already compacting this conversation."
-    assert writer.requests == []
-    go.set()
-    assert (await began).outcome is Outcome.COMPACTED
-    assert ((await second.compress_context()).outcome, second.session_id) == (Outcome.NOTHING_TO_DO, "talk")
-    # Nor does it compact again when there is enough to compact.
-    await append_questions(talk, 60)
-    assert (await second.compress_context()).outcome is Outcome.NOTHING_TO_DO
-    assert writer.requests == []
-    assert (await second.run_conversation("Go on")).session_id == first.session_id == second.session_id
-    assert len(await talk.sessions("talk")) == 2
 
 
 # --- messages during a compaction ------------------------------------------------------------------------

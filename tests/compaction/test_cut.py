@@ -190,16 +190,6 @@ def test_exchange_begins_with_its_turn(db: SessionDB, between: str) -> None:
     assert [find_one(db, 1, keep_exchanges=exchanges).cut_seq for exchanges in (1, 2, 3)] == [25, 20, 15]
 
 
-def test_last_request_answer_and_notice_are_carried_together(db: SessionDB) -> None:
-    say(db, *talk(5), "user", *turn("a", "b"), "assistant", *["notice", "assistant"] * 4)
-    say(db, "notice", *turn("c", "d", "e"))
-    found = find_one(db, 30)
-    assert found.carried == (11, 16, 25)
-    commit(db, found)
-    say(db, "assistant", *talk(8))
-    assert find_one(db, 30).carried == ()
-
-
 # --- pins ------------------------------------------------------------------------------------------------
 
 

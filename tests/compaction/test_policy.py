@@ -146,11 +146,6 @@ def test_clock_that_was_set_back_makes_no_attempt_wait(budget: budgets.Budget) -
     assert begin(budget)
 
 
-def test_clocks_of_two_hosts_may_differ_a_little() -> None:
-    assert refuse(failed(1, NOW + 5)) == (Outcome.COOLING_DOWN, 35.0)
-    assert refuse(compacted(6, NOW + 5))[0] is Outcome.EXHAUSTED
-
-
 def test_budget_is_stored_and_read_and_stays_small() -> None:
     budget = begin(compacted(3))
     assert budgets.parse(msgspec.json.decode(msgspec.json.encode(budget))) == budget

@@ -85,14 +85,6 @@ def test_mark_is_added_once_to_any_text_and_every_line_is_quoted(text: str) -> N
 # --- the deadline --------------------------------------------------------------------------------------
 
 
-async def test_summarizers_share_one_deadline(talk: AsyncSessionDB) -> None:
-    stuck = [agents.Stuck() for _ in range(3)]
-    writers = [FakeSummarizer(lambda _, each=each: each()) for each in stuck]  # type: ignore[misc]
-    made = await compact(talk, writers, compaction_policy=policy.CompactionPolicy(deadline=0.1))
-    assert (made.outcome, made.model) == (Outcome.COMPACTED, None)
-    assert [each.cancelled for each in stuck] == [True, False, False]
-
-
 async def test_second_try_has_only_the_rest_of_the_deadline(talk: AsyncSessionDB) -> None:
     clock, stuck = agents.LoopClock(), agents.Stuck()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import errors, types
-from holdfast.model import base, retry
+from holdfast.model import base
 from holdfast.model.anthropic import adapter as anthropic
 from holdfast.model.openai import adapter as openai
 from tests.support.provider_apis import ANTHROPIC, KEY, OPENAI, Api
@@ -24,13 +24,11 @@ def api(request: pytest.FixtureRequest) -> Api:
 
 
 async def ask(
-    api: Api, *answers: Answer, request: base.Request = REQUEST, times: int = 1, retries: bool = False, **given: Any
+    api: Api, *answers: Answer, request: base.Request = REQUEST, times: int = 1, **given: Any
 ) -> tuple[base.Reply, errors.ModelError | None, Sequence[Asked]]:
     """Ask a model behind a server that gives these answers."""
     async with Server(*answers) as server:
-        model: base.Model = api.create(server, **given)
-        if retries:
-            model = retry.RetryingModel(model, sleep=asyncio.sleep, backoff=retry.Backoff(first_delay=0))
+        model = api.create(server, **given)
         for _ in range(times):
             reply, _, error = await collect(model, request)
         await model.close()
@@ -69,19 +67,6 @@ async def test_anthropic_gets_its_own_key_header_and_output_limit() -> None:
     assert (request.headers["x-api-key"], request.json["max_tokens"]) == (KEY, 33)
     assert anthropic.AnthropicModel("claude", window=7).name == "anthropic/claude"
     assert anthropic.AnthropicModel("claude", window=7, name="work/claude").name == "work/claude"
-
-
-@pytest.mark.parametrize("cut", [True, False])
-async def test_cut_stream_keeps_its_text_and_is_not_retried(cut: bool, api: Api) -> None:
-    reply, error, requests = await ask(api, Answer([events(*api.hello)], cut=cut), api.whole, retries=True)
-    assert (reply.text, reply.finish, type(error)) == ("Hello", "cut", errors.ModelCut)
-    assert len(requests) == 1
-
-
-async def test_stream_cut_before_any_text_is_retried(api: Api) -> None:
-    broken = [Answer([events(*api.begin)], cut=True), Answer([events(*api.begin)]), Answer([b"data: {oops\n\n"])]
-    reply, error, requests = await ask(api, *broken, api.whole, retries=True)
-    assert (reply.text, error, len(requests)) == ("Hello", None, 4)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from anthropic.types import message_create_params
 from hypothesis import strategies
 
 from holdfast import content_parts, types
-from holdfast.model import base, request_common
-from holdfast.model.anthropic import request as anthropic_request
+from holdfast.model import request_common
 from tests.support.provider_calls import (
     TOOL,
     anthropic_body,
@@ -245,13 +244,6 @@ def test_longer_conversation_begins_with_the_shorter_one_and_its_mark() -> None:
 def test_settings_of_the_call_are_in_the_request(more: dict[str, Any], fields: dict[str, Any]) -> None:
     body = anthropic_body([HI], **more)
     assert {name: body.get(name) for name in fields} == fields
-
-
-def test_request_has_no_metadata_and_no_unpaired_surrogates() -> None:
-    messages = [message("user", "hello", metadata={"secret": 1}), message("assistant", "hi", metadata={"secret": 2})]
-    request = base.Request(messages=messages, system="from \udcff", tools=[types.ToolSpec("a", "\ud800", {})])
-    body = anthropic_request.build(request, model="m", max_output=1)
-    assert "secret" not in bytes(request_common.encode(body)).decode("utf-8")
 
 
 KNOWN = pydantic.TypeAdapter(message_create_params.MessageCreateParamsStreaming)

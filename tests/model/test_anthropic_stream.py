@@ -12,7 +12,7 @@ import jiter
 import pytest
 
 from holdfast import content_parts, errors, types
-from holdfast.model import base, provider_errors, reply_builder, request_common
+from holdfast.model import base, provider_errors, reply_builder
 from holdfast.model.anthropic import adapter, stream
 from tests.support.provider_calls import collect
 from tests.support.replay_server import Answer, Server
@@ -246,12 +246,6 @@ def test_calls_without_an_id_get_one() -> None:
     assert ([one.id for one in reply.calls], reply.finish) == (["msg_1_0", "msg_1_1"], "calls")
 
 
-def test_renamed_tool_is_called_by_its_original_name() -> None:
-    (wire,) = names = request_common.original_names([types.ToolSpec("files.read", "", {})])
-    deltas = feed(stream.Parser(ADVICE, names=names), start(0, "tool_use", id="x", name=wire))
-    assert deltas[-1] == base.ToolCallDelta(0, "x", "files.read")
-
-
 def test_nothing_is_emitted_before_the_first_text_so_that_the_call_can_be_retried() -> None:
     parser = stream.Parser(ADVICE)
     quiet = [begin(), PING, start(0, "text", text=""), piece(0, "text_delta", text="")]
@@ -280,14 +274,13 @@ def test_events_without_content_are_ignored(event: Any) -> None:
         ("permission_error", errors.KeyRefused, errors.KeyRefused),
     ],
 )
-@pytest.mark.parametrize("name", ["error", "message"])
-def test_error_event(kind: str, before: type[errors.ModelError], after: type[errors.ModelError], name: str) -> None:
+def test_error_event(kind: str, before: type[errors.ModelError], after: type[errors.ModelError]) -> None:
     for events, expected in (([begin()], before), ([begin(), *HELLO], after)):
         parser = stream.Parser(ADVICE)
         for event in events:
             feed(parser, event)
         with pytest.raises(errors.ModelError) as raised:
-            feed(parser, error_event(kind), name)
+            feed(parser, error_event(kind), "error")
         assert type(raised.value) is expected
 
 
@@ -296,21 +289,6 @@ def test_overflow_is_found_in_errors_and_stop_reasons() -> None:
         parse(error_event("invalid_request_error", "prompt is too long: 215000 tokens > 200000 maximum"))
     with pytest.raises(errors.ContextOverflow):
         parse(begin(), *end("model_context_window_exceeded"))
-
-
-@pytest.mark.parametrize(
-    "event",
-    ["{", "[]", "[" * 9000, {"type": "content_block_delta", "index": "x"}, piece(0, "text_delta", text=5)],
-    ids=["malformed", "list", "nested", "invalid index", "invalid text"],
-)
-def test_unreadable_event_is_a_server_error_and_a_cut_after_some_text(event: Any) -> None:
-    parser = stream.Parser(ADVICE)
-    with pytest.raises(errors.ModelServerError):
-        feed(parser, event)
-    for good in HELLO:
-        feed(parser, good)
-    with pytest.raises(errors.ModelCut):
-        feed(parser, event)
 
 
 def escaped(code: str, event: Mapping[str, Any]) -> str:
@@ -322,28 +300,21 @@ def escaped(code: str, event: Mapping[str, Any]) -> str:
 def test_surrogate_pair_split_over_two_events_is_one_character(second: str) -> None:
     reply = parse(
         begin(),
-        start(0, "thinking", thinking=""),
-        escaped(r"\ud83d", piece(0, "thinking_delta", thinking="Hm @")),
-        escaped(second, piece(0, "thinking_delta", thinking="@!")),
-        escaped(r"\ud83d", piece(0, "thinking_delta", thinking="@")),
+        escaped(r"\ud83d", start(0, "thinking", thinking="Hm @")),
         stop(0),
         escaped(r"\ud83d", start(1, "text", text="Hi @")),
         escaped(second, piece(1, "text_delta", text="@ you")),
         stop(1),
         start(2, "tool_use", id="a", name="one", input={}),
-        start(3, "tool_use", id="b", name="two", input={}),
         escaped(r"\ud83d", piece(2, "input_json_delta", partial_json='{"x": "@')),
-        escaped(r"\ud83d", piece(3, "input_json_delta", partial_json='{"y": "@')),
         escaped(second, piece(2, "input_json_delta", partial_json='@"}')),
-        escaped(second, piece(3, "input_json_delta", partial_json='@"}')),
-        escaped(r"\ud83d", start(4, "tool_use", id="i@", name="n@", input={"@": "@"})),
+        escaped(r"\ud83d", start(3, "tool_use", id="i@", name="n@", input={"@": "@"})),
         *end("tool_use"),
     )
     joined = "\U0001f600" if second != "x" else "\ufffdx"
-    thought = content_parts.Reasoning(f"Hm {joined}!\ufffd", provider="anthropic")
+    thought = content_parts.Reasoning("Hm \ufffd", provider="anthropic")
     assert reply.parts == (thought, content_parts.Text(f"Hi {joined} you"))
     assert reply.calls == (
         types.ToolCall("a", "one", f'{{"x": "{joined}"}}'),
-        types.ToolCall("b", "two", f'{{"y": "{joined}"}}'),
         types.ToolCall("i\ufffd", "n\ufffd", '{"\ufffd":"\ufffd"}'),
     )

@@ -14,7 +14,6 @@ ACTIONS = {
     "Run `make test` please": intent.Intent("run", "make test"),
     "run\n```sh\ncd src\nls\n```": intent.Intent("run", "cd src\nls"),
     "run the tests": intent.Intent("run", ""),
-    "run away with me": intent.Intent("run", ""),
     "show me src/app.py": intent.Intent("read", "src/app.py"),
     "please open the file /etc/hosts.": intent.Intent("read", "/etc/hosts"),
     'read "my notes.txt"': intent.Intent("read", "my notes.txt"),
@@ -23,18 +22,9 @@ ACTIONS = {
     'please write the file "my notes.txt" with "a\nb".': intent.Intent("write", "my notes.txt", "a\nb"),
     "create a new file called src/a.py containing `print(1)`": intent.Intent("write", "src/a.py", "print(1)"),
 }
-QUESTIONS = [
-    "what is my dog called?",
-    "Wie heißt mein Hund",
-    "где ключ",
-    "أين المفتاح؟",
-]
+QUESTIONS = ["what is my dog called?", "Wie heißt mein Hund", "где ключ", "أين المفتاح؟"]
 TEXTS: dict[intent.Kind, list[str]] = {
-    "tell": [
-        "read the book",
-        "my dog is called Bella",
-        "Comment the second line out",
-    ],
+    "tell": ["read the book", "my dog is called Bella", "Comment the second line out"],
     "greet": ["hi", "Hello!", "hey there", "Guten Morgen", "你好"],
     "thank": ["thanks", "Thank you very much.", "Great, thanks!", "danke"],
     "list": ["list the files", "Please show me all files in this folder.", "list my files"],
@@ -42,7 +32,6 @@ TEXTS: dict[intent.Kind, list[str]] = {
     "explain": ["who are you?", "What can you do", "help", "Are you an AI?", "wer bist du?"],
     "empty": ["", "   \n", "?!", "🎉🎉", "\x00\x1b"],
 }
-
 
 INTENTS = [
     *ACTIONS.items(),

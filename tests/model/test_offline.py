@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import content_parts, errors, types
+from holdfast import errors, types
 from holdfast.model import OfflineModel, base, offline, retrieval
 from tests.support.provider_calls import call, collect, message
 
@@ -73,14 +73,6 @@ async def test_question_without_an_answer_is_not_answered(said: str, question: s
     await talk.say(said)
     for _ in range(2):  # the question is no answer to the same question
         assert (await talk.say(question)).startswith(answer)
-
-
-async def test_notes_for_the_model_are_no_words_of_the_user() -> None:
-    noted = content_parts.note("It is Sunday, 15 November 2026.")
-    hello = message("user", [noted, {"type": "text", "text": "hello"}])
-    assert (await reply([hello])).text.startswith("Hello! ")
-    asked = message("user", [noted, {"type": "text", "text": "Which Sunday is it?"}], 3)
-    assert (await reply([hello, message("assistant", "Hello.", 2), asked])).text.endswith(NOTHING)
 
 
 async def test_statement_is_found_again_with_its_place_and_time_and_a_newer_one_first() -> None:

@@ -348,7 +348,6 @@ BROKEN: dict[str, tuple[list[Any], type[errors.ModelError]]] = {
     "failure as a reason": ([A, chunk("error")], errors.ModelCut),
     "error": ([{"error": {"message": "Overloaded", "type": "server_error"}}], errors.ModelBusy),
     "error later": ([A, {"error": {"message": "Overloaded", "code": 502}}], errors.ModelCut),
-    "error with a choice": ([{**chunk("error"), "error": {"code": 429, "message": "slow"}}], errors.ModelBusy),
     "plain error": ([{"object": "error", "message": "maximum context length", "code": 400}], errors.ContextOverflow),
     "overflow later": ([A, {"error": {"code": "context_length_exceeded"}}], errors.ContextOverflow),
 }

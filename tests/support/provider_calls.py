@@ -16,7 +16,6 @@ TOOL = types.ToolSpec("read_file", "Reads a file.", {"type": "object", "properti
 
 
 def message(role: types.Role, content: types.Content = "", seq: int = 1, **more: Any) -> types.Message:
-    """Return a stored message."""
     body = msgspec.json.encode({"content": content, **more}).decode()
     return types.Message(seq, f"uid{seq}", "s", role, 1_700_000_000.0 + 60 * seq, body)
 
@@ -27,12 +26,10 @@ def call(id: str, name: str = "read_file", arguments: Any = "{}", **more: Any) -
 
 
 def call_message(*calls: dict[str, Any], content: types.Content = "") -> types.Message:
-    """Return a message of the assistant with these calls."""
     return message("assistant", content, tool_calls=list(calls))
 
 
 def result_message(id: str, content: types.Content) -> types.Message:
-    """Return the result of a call."""
     return message("tool", content, tool_call_id=id)
 
 

@@ -59,11 +59,9 @@ def test_schema_is_made_from_the_signature() -> None:
     schema = every_type.spec.parameters
     assert (schema["type"], schema["required"], schema["additionalProperties"]) == ("object", ["text"], False)
     properties = schema["properties"]
-    assert properties["text"] == {"type": "string"}
     assert properties["count"] == {"type": "integer", "default": 3, "description": "How many."}
     assert properties["mode"] == {"type": "string", "enum": ["fast", "slow"], "default": "fast"}
     assert properties["when"]["anyOf"] == [{"type": "string"}, {"type": "null"}]
-    assert properties["sizes"] == {"type": "object", "additionalProperties": {"type": "integer"}}
     assert properties["place"]["anyOf"][0]["properties"]["floor"] == {"type": "integer", "minimum": 0, "default": 0}
     assert "$ref" not in json.dumps(schema)
 
@@ -118,17 +116,9 @@ async def test_any_value_is_converted_to_content(value: object, content: types.C
         return value
 
     assert await call(give) == base.Result(content)
-
-
-async def test_function_that_returns_no_json_fails() -> None:
-    @decorator.tool
-    def fail() -> Any:
-        """Fails."""
-        return object()
-
-    result = await call(fail)
-    assert not result.ok
-    assert "object, which is neither" in str(result.content)
+    value = object()
+    failed = await call(give)
+    assert (failed.ok, "object, which is neither" in str(failed.content)) == (False, True)
 
 
 async def test_synchronous_function_does_not_block_the_loop() -> None:
@@ -166,14 +156,12 @@ async def test_function_runs_after_its_approval_only() -> None:
     assert not (await call(send, to="Ann")).ok
     assert sent == []
     assert (await call(send, allow, to="Ann\n\x1b[2J\u202e")).content == "Sent."
-    (act,) = asked
-    assert (act.tool, act.kind) == ("send-mail", "reach")
-    assert act.summary == 'send-mail(to="Ann\\n\\u001b[2J\\u202e")'
-    asked.clear()
+    assert (asked[0].tool, asked[0].kind) == ("send-mail", "reach")
+    assert asked[0].summary == 'send-mail(to="Ann\\n\\u001b[2J\\u202e")'
     sent.clear()
     await call(send, allow, to="x" * 1_000)
-    assert len(asked[0].summary) <= decorator.MAX_SUMMARY + 1
-    assert "x" * 1_000 in asked[0].detail
+    assert len(asked[1].summary) <= decorator.MAX_SUMMARY + 1
+    assert "x" * 1_000 in asked[1].detail
 
 
 # --- invalid functions ---------------------------------------------------------------------------------------

@@ -15,20 +15,6 @@ from holdfast.tools.files import file_search, gitignore, workspace
 from tests.support.file_tools import FileTools
 
 
-@pytest.mark.parametrize(
-    ("pattern", "path", "matches"),
-    [
-        ("a/**/b", "a/x/y/b", True),
-        ("[!a-c]x", "bx", False),
-        ("[]]x", "]x", True),
-        ("[[:digit:]]", "7", True),
-        ("a*", "a\nb", True),
-    ],
-)
-def test_pattern_matches(pattern: str, path: str, matches: bool) -> None:
-    assert gitignore.glob(pattern)(path) is matches
-
-
 @pytest.mark.parametrize("pattern", ["*a" * 60 + "b", "?*" * 60 + "b", "**/a/" * 40 + "b", "[a-b]*" * 60 + "c"])
 def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     match = gitignore.glob(pattern)
@@ -110,7 +96,3 @@ def test_rule_file_that_is_a_pipe_or_a_link_is_ignored(tmp_path: Path) -> None:
     (root / "sub" / ".gitignore").symlink_to(tmp_path / "rules")
     (root / "sub" / "a").touch()
     assert FileTools(root).text("find_files", pattern="*") == "sub/a"
-
-
-def test_number_of_rules_is_limited() -> None:
-    assert len(gitignore.parse("a\n" * 100_000, 0).rules) == gitignore.MAX_RULES

@@ -22,8 +22,6 @@ pytestmark = [
 
 
 class SupervisorRunner:
-    """Starts supervisors in one folder."""
-
     def __init__(self, leash: Leash, folder: Path) -> None:
         self.leash, self.folder = leash, folder
         folder.mkdir()
@@ -47,13 +45,10 @@ class SupervisorRunner:
             assert supervisor.wait(60) == 0
         return self.status
 
-    def start_kept(self, command: str, *, input: bool = False) -> bool:
-        line = supervisor_client.argv("kept", str(self.folder), command, size=100_000, input=input)
+    def start_kept(self, command: str) -> bool:
+        line = supervisor_client.argv("kept", str(self.folder), command, size=100_000)
         environment = self.leash.environment
         return subprocess.run(line, stdin=subprocess.DEVNULL, env=environment, check=False).returncode == 0
-
-    def wait(self) -> None:
-        until(lambda: supervisor_client.status(str(self.folder)), "it has ended")
 
 
 @pytest.fixture
@@ -141,23 +136,11 @@ def test_folder_has_one_supervisor_only(runner: SupervisorRunner, tmp_path: Path
     assert not runner.start_kept(f"echo two > {tmp_path}/two")
     assert not supervisor_client.prevent_start(folder)
     assert supervisor_client.send(folder, b"k")
-    runner.wait()
+    until(lambda: runner.status, "it has ended")
     assert runner.output == "one\n"
     assert not (tmp_path / "two").exists()
     until(lambda: not supervisor_client.send(folder), "the supervisor is gone")
     assert supervisor_client.is_claimed(folder)
-
-
-def test_input_arrives_until_it_is_closed(runner: SupervisorRunner) -> None:
-    assert runner.start_kept("read x; echo got $x; cat; echo end", input=True)
-    (runner.folder / "in").write_text("one\n")
-    until(lambda: runner.output == "got one\n", "the line arrives")
-    (runner.folder / "in").write_text("two\n")
-    assert supervisor_client.send(str(runner.folder), b"e")
-    runner.wait()
-    assert runner.output == "got one\ntwo\nend\n"
-    assert not (runner.folder / "in").exists()
-    assert {entry.stat().st_mode & 0o777 for entry in os.scandir(runner.folder)} == {0o600}
 
 
 # --- attacks of a command on its supervisor ----------------------------------------------------------------
@@ -246,14 +229,6 @@ def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
     until(lambda: not leash.at_large(), "no process is left")
     # A supervisor that ended before the program leaves the folder to it.
     assert ATTACKS.get(attack) == "[killed]" or os.listdir(temporary_folder) == []
-
-
-@pytest.mark.parametrize(("attack", "ended"), [("kill -9 $PPID", "gone"), ("kill $PPID", "killed")])
-async def test_background_process_that_kills_its_supervisor_ends(
-    program: BackgroundProgram, attack: str, ended: str
-) -> None:
-    process = await program.start(f"setsid sleep 1001 & {attack}; sleep 1000")
-    assert (await program.processes.wait(process, 20) or ("",))[0] == ended
 
 
 async def test_supervisor_killed_before_it_reports_the_start_is_gone(

@@ -43,16 +43,14 @@ async def test_compact_keeps_the_requested_exchanges_and_is_undone_and_redone(db
         assert (len(await db.sessions("talk")), len(writer.requests)) == (sessions, 1)
 
 
-@pytest.mark.parametrize("argument", ["", "here 1", "here 30"])
+@pytest.mark.parametrize("argument", ["", "here 30"])
 async def test_preview_and_notice_give_the_numbers_of_the_compaction(argument: str, db: AsyncSessionDB) -> None:
     await fill(db)
     async with open_compacting(db, writer := FakeSummarizer()) as run:
-        previews = {
-            await answer_text(run, f"/compact {word} {argument}") for word in ("--preview", "preview", "PREVIEW")
-        }
+        preview = await answer_text(run, f"/compact PREVIEW {argument}")
+        assert await answer_text(run, f"/compact --preview {argument}") == preview
         assert (len(await db.sessions("talk")), writer.requests) == (1, [])
         notice, made = await run_command(run, f"/compact {argument}")
-    (preview,) = previews
     count = len(writer.requests[0].messages)
     assert "would be summarized" in preview
     assert preview.startswith(f"{count} messages up to {made.cut_seq} ")

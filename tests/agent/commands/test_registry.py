@@ -64,7 +64,6 @@ async def test_help_shows_every_command_and_its_form(db: AsyncSessionDB) -> None
         ("/COMP", "compact"),
         ("/raw:", "raw:review"),
         ("/rev", None),
-        ("/", None),
         ("/\x1b[2J", None),
         ("/" + "x" * 5000, None),
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from holdfast import AIAgent, AsyncSessionDB, events
 from holdfast.agent import commands
 from holdfast.agent.commands import status, turns
@@ -27,7 +25,7 @@ async def reply(run: runtime.Runtime, conversation: str = "talk") -> str:
     return (await run.submit(conversation, events.Submit("Who are you?"))).final_response
 
 
-async def test_model_is_changed_for_one_conversation_and_its_branches(db: AsyncSessionDB) -> None:
+async def test_known_model_is_used_for_one_conversation_and_its_branches(db: AsyncSessionDB) -> None:
     async with open_with_choice(db) as run:
         assert await reply(run) == "first"
         assert (await answer_text(run, "/model second")).startswith("The model is second now (window ")
@@ -36,21 +34,16 @@ async def test_model_is_changed_for_one_conversation_and_its_branches(db: AsyncS
         assert (await answer_text(run, "/model")).splitlines()[-1] == "  first"
         assert [each.model for each in await db.transcript("talk") if each.model] == ["first", "second"]
         assert len(run.agents) == 2
+        for wrong in ("third", "second first", "\x1b[2J"):
+            refused = await answer_text(run, f"/model {wrong}")
+            assert refused.endswith("is not a model name. Available: first, second.")
+            assert "\x1b" not in refused
         _, moved = await run_command(run, "/branch")
         assert await reply(run, moved.conversation_id) == "second"
         await answer_text(run, "/model second", "new")  # before its first message
         assert await reply(run, "new") == "second"
         assert (await db.head("new")).model == "second"
         assert [each.value for each in await commands.complete(run, "talk", "/model s")] == ["/model second"]
-
-
-@pytest.mark.parametrize("wrong", ["third", "second first", "\x1b[2J"])
-async def test_unknown_model_is_refused_with_the_available_ones(wrong: str, db: AsyncSessionDB) -> None:
-    async with open_with_choice(db) as run:
-        refused = await answer_text(run, f"/model {wrong}")
-        assert refused.endswith("is not a model name. Available: first, second.")
-        assert "\x1b" not in refused
-        assert await reply(run) == "first"
 
 
 async def test_running_turn_is_in_the_status_and_prevents_a_change_of_the_model(db: AsyncSessionDB) -> None:

@@ -40,13 +40,6 @@ def test_any_description_is_marked_bounded_and_printable(text: str) -> None:
     assert all(character.isprintable() or character == "\n" for character in shown)
 
 
-@given(st.text(max_size=500), st.integers(2, 100))
-def test_any_text_becomes_one_bounded_line(text: str, limit: int) -> None:
-    line = names.one_line(text, limit)
-    assert len(line) <= limit
-    assert line.isprintable()
-
-
 PLAIN = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "required": ["a"]}
 
 

@@ -17,7 +17,7 @@ from holdfast.model import ScriptedModel
 from holdfast.tools import base, registry
 from holdfast.tools.mcp import servers, settings
 from tests.support import agents
-from tests.support.mcp_servers import HERE, PATIENCE, call, raw, running, tools
+from tests.support.mcp_servers import PATIENCE, call, raw, running, tools
 from tests.support.polling import cancel, start, until_async
 
 
@@ -208,9 +208,9 @@ async def test_tools_of_a_late_server_are_added_later(tmp_path: Path) -> None:
         assert await registered.update() == []
         come.touch()
         await started.wait_started(PATIENCE)
-        assert list(await registered.update()) == ["The MCP server raw is available now, with 18 tools."]
+        assert list(await registered.update()) == ["The MCP server raw is available now, with 19 tools."]
         specs = registered.specs
-        assert len(specs) == 18
+        assert len(specs) == 19
         assert await registered.update() == []
         assert registered.specs is specs
 
@@ -222,13 +222,11 @@ async def test_hostile_tools_are_made_harmless_or_left_out() -> None:
     async with running(raw("hostile")) as started:
         offer = await started.offer()
         names = [tool.spec.name for tool in offer.tools]
-        assert len(set(names)) == len(names) == 6
+        assert len(set(names)) == len(names) == 5
         assert all(name.startswith("raw__") and len(name) <= 64 for name in names)
         assert all(len(tool.spec.description) <= 1_000 for tool in offer.tools)
         assert not any("\x1b" in tool.spec.description or "\u202e" in tool.spec.description for tool in offer.tools)
-        (remark,) = offer.remarks
-        for name in ("big", "deep", "wrong", "badkey"):
-            assert f"{name} (" in remark
+        assert ["wrong (" in remark for remark in offer.remarks] == [True]
         assert await call(started, next(name for name in names if "etc_passwd" in name)) == "{}"
 
 
@@ -278,17 +276,12 @@ async def test_secrets_of_a_server_are_redacted_everywhere() -> None:
 # --- changes and prompts -------------------------------------------------------------------------------
 
 
-async def test_server_of_the_sdk_speaks_the_newest_protocol_and_may_change_its_tools() -> None:
-    script = str(HERE / "mcp_sdk_server.py")
-    config = settings.ServerConfig(name="kind", command=sys.executable, args=(script,), timeout=30.0)
-    async with running(config) as started:
-        before = (await started.offer()).tools
-        assert await call(started, "kind__add", a=1, b=2) == "3"
-        await call(started, "kind__grow")
+async def test_server_may_change_its_tools() -> None:
+    async with running(raw()) as started:
+        before = await tools(started)
+        await call(started, "raw__grow")
         await until_async(lambda: started.servers[0].stale)
-        after = (await started.offer()).tools
-        assert {tool.spec.name for tool in after} - {tool.spec.name for tool in before} == {"kind__extra"}
-        assert await started.text("kind:review", "x = 1; y = 2") == "Review this: x = 1; y = 2"
+        assert (await tools(started)).keys() - before.keys() == {"raw__extra"}
 
 
 async def test_prompts_are_commands_with_arguments(shared: servers.McpServers) -> None:
