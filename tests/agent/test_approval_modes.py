@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events, types
+from holdfast import AsyncSessionDB, types
 from holdfast.agent import approvals
 from holdfast.agent import memory as agent_memory
 from holdfast.model import ScriptedModel, base
@@ -16,7 +15,6 @@ from holdfast.tools import decorator, memory, plugins
 from holdfast.tools.permissions import rules
 from tests.support import agents
 from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, policy, shell_script
-from tests.support.polling import until_async
 
 
 async def run_calls(
@@ -107,28 +105,6 @@ async def test_pending_call_is_not_run_after_a_change_to_read_only(approved: boo
         host.approvals.set_mode("read-only")
     assert host.shell.ran == []
     assert await audit_rows(db) == [("make", False, "mode: read-only", None)]
-
-
-async def test_change_to_read_only_denies_pending_actions_except_reads(db: AsyncSessionDB) -> None:
-    permissions, done = approvals.Approvals(db.permissions, law=policy(ask=["read_file", "write_file"])), list[str]()
-    gate = permissions.gate(lambda: "talk", lambda _: None)
-    await db.create_session("talk", source="test")
-
-    async def run(tool: str, kind: Literal["look", "change"]) -> None:
-        act = tools.Act(tool=tool, kind=kind, summary="Try.", paths=("/p/a",))
-        async with gate(types.ToolCall(tool, tool, {}), act):
-            done.append(tool)
-
-    with permissions.accept_answers("talk"):
-        running = asyncio.gather(run("read_file", "look"), run("write_file", "change"), return_exceptions=True)
-        await until_async(lambda: len(permissions.pending("talk")) == 2)
-        permissions.set_mode("read-only")
-        decided = {each.asked.tool: each.decision.done() for each in permissions.pending("talk")}
-        assert decided == {"read_file": False, "write_file": True}
-        (read,) = [each.asked for each in permissions.pending("talk") if each.asked.tool == "read_file"]
-        await permissions.answer("talk", events.Approve(read.request_id, "once"))
-        assert [type(each) for each in await running] == [type(None), errors.NotAllowed]
-    assert done == ["read_file"]
 
 
 async def test_allowed_call_is_not_run_if_the_mode_changes_while_it_is_audited(db: AsyncSessionDB) -> None:

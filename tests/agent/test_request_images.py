@@ -86,17 +86,6 @@ async def test_image_that_cannot_be_sent_is_replaced_by_the_reason(data: bytes |
     assert notices == [events.Notice(f"1 image was not sent to the model: {why}.", "warning", to_chats=True)]
 
 
-async def test_image_is_sent_as_soon_as_it_is_stored_again(db: AsyncSessionDB) -> None:
-    async with AsyncSessionDB(SessionDB(":memory:")) as other:
-        image = await part(other)
-    model = ScriptedModel(["Sorry.", "A dot."])
-    agent = agents.agent(db, model)
-    await agent.run_conversation("Look", content=[image])
-    assert await part(db) == image
-    await agent.run_conversation("Again")
-    assert [sent(each) for each in model.requests] == [[left_out(request_images.UNAVAILABLE)], [DATA]]
-
-
 @pytest.mark.parametrize(("total", "kept"), [(None, 15), (len(DATA) * 3, 3)])
 async def test_newest_images_are_sent_within_the_limits(
     total: int | None, kept: int, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
@@ -143,3 +132,12 @@ async def test_refusal_after_the_answer_has_begun_asks_no_second_time(db: AsyncS
     model = ScriptedModel([[models.ContentDelta("A"), REFUSED], "A dot."])
     assert not (await agents.agent(db, model).run_conversation("Look", content=[await part(db)])).completed
     assert len(model.requests) == 1
+
+
+def test_cache_is_bounded() -> None:
+    cache = request_images.MessageCache(10)
+    messages = [types.Message(seq, str(seq), "", "user", 0.0, "x" * 4) for seq in range(3)]
+    for message in messages:
+        cache.put(message, message)
+        cache.get(messages[0])
+    assert [cache.get(message) for message in messages] == [messages[0], None, messages[2]]

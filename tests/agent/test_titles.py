@@ -17,7 +17,6 @@ from tests.support import agents
         ("# Plan\nthe **trip**", "Plan the trip"),
         ("What is the capital of Peru? And of Chile?", "What is the capital of Peru"),
         ("word " * 40, " ".join(["word"] * 12)),
-        ("x" * 200, "x" * 60),
         ("", ""),
     ],
 )

@@ -106,7 +106,6 @@ async def test_invalid_call_is_reported_to_model(name: str, arguments: str, reas
     ("output", "reported"),
     [
         (None, "NoneType"),
-        (["x"], "list"),
         ([{"type": "text", "text": object()}], "cannot be stored"),
         ("half \ud800", "half ?"),
         ([{"type": "text", "text": "x" * 200_000}], "characters left out"),

@@ -149,7 +149,6 @@ async def test_compaction_that_cannot_shrink_enough_is_not_tried(force: bool, db
 @pytest.mark.parametrize(
     ("bad", "tries", "reason"),
     [
-        (lambda _: "   \n", 1, "returned no text"),
         (lambda _: None, 1, "returned no text"),
         (lambda _: f"\u202e\x1b\n{summary.MARK}\n\u200b", 1, "returned no text"),
         (lambda request: f"{brief_summary(request)} \ud800", 1, "not valid Unicode"),
@@ -157,7 +156,7 @@ async def test_compaction_that_cannot_shrink_enough_is_not_tried(force: bool, db
         (lambda _: "short, and everything else is forgotten", 2, "things to keep"),
         (lambda _: 1 // 0, 1, "ZeroDivisionError"),
     ],
-    ids=["blank", "no text", "invisible text", "unpaired surrogate", "too long", "forgetful", "raising"],
+    ids=["no text", "invisible text", "unpaired surrogate", "too long", "forgetful", "raising"],
 )
 async def test_bad_summary_gives_way_to_an_extract_after_few_tries(
     bad: Any, tries: int, reason: str, caplog: pytest.LogCaptureFixture, talk: AsyncSessionDB

@@ -94,12 +94,11 @@ def test_tail_is_kept_by_tokens_and_the_first_exchange_is_pinned(db: SessionDB) 
     ("lines", "cut_seq"),
     [
         ([*talk(5), "user 500", "assistant 500"], 10),
-        ([*talk(5), "user 10", "assistant 500"], 10),
         ([*talk(10), "user 500"], 20),
         (["assistant", "assistant 50", "assistant 500"], 2),
         ([*talk(5), "notice 500", "assistant 500"], 10),
     ],
-    ids=["huge exchange", "huge reply", "no reply yet", "no request", "notice"],
+    ids=["huge exchange", "no reply yet", "no request", "notice"],
 )
 def test_last_request_and_its_reply_stay_however_large(db: SessionDB, lines: list[str], cut_seq: int) -> None:
     say(db, *lines)
@@ -215,19 +214,6 @@ def test_first_exchange_is_pinned_for_good_unless_it_is_too_large(
         assert found.pinned == pinned
         commit(db, found)
         say(db, *talk(10))
-
-
-def test_excess_pins_are_found_before_a_cut(db: SessionDB) -> None:
-    say(db, *talk(3), "user 60", "calls a", "result a 15", "assistant")
-    context = db.context(TALK)
-
-    def excess(*pinned: int, share: int = 60) -> tuple[int, ...]:
-        return cut.find_excess_pins(context, size, share, pinned)
-
-    assert (excess(3), excess(7), excess(9), excess(8, 9), excess(99)) == ((), (7,), (), (), ())
-    # The first exchange counts first, and an older pin before a newer one; a result counts with its call.
-    assert (excess(3, 4, 9, share=60), excess(3, 4, 10, share=50)) == ((9,), ())
-    assert excess(1, 2, share=10) == (2,)
 
 
 @pytest.mark.parametrize(

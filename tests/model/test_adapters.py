@@ -38,7 +38,6 @@ async def ask(
 @pytest.mark.parametrize(
     ("called", "path", "sent"),
     [
-        (ANTHROPIC, "", "/v1/messages"),
         (ANTHROPIC, "/v1/", "/v1/messages"),
         (OPENAI, "/v1/", "/v1/chat/completions"),
         (OPENAI, "/v1/chat/completions", "/v1/chat/completions"),

@@ -121,7 +121,6 @@ STREAMS: dict[str, bytes] = {
     "reasoning": sse(begin(), *THOUGHTS, *say(2, "Yes."), *use_tool(3, "a", '{"n": 1}'), *end("tool_use")),
     "output limit": sse(begin(), *say(0, "I"), *use_tool(1, "a", '{"path": "x", "more'), *end("max_tokens")),
     "refused": sse(begin(), *say(0, "I"), *end("refusal")),
-    "pause": sse(begin(), *say(0, "I"), *end("pause_turn")),
     "full window": sse(begin(), *say(0, "I"), *end("model_context_window_exceeded")),
     "unknown reason": sse(begin(), *say(0, "I"), *end("unknown_reason")),
     "cache": sse(

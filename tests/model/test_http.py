@@ -134,12 +134,11 @@ async def test_refusal_has_its_status_reason_and_delay() -> None:
     [
         (Answer([b"x" * 1_000_000] * 3, 500, {"content-type": "text/plain"}, hang=True), errors.ModelServerError, ""),
         (replay_server.refusal(200, {"error": {"code": "context_length_exceeded"}}), errors.ContextOverflow, ""),
-        (replay_server.refusal(200, {"choices": []}), errors.ModelServerError, ""),
         (replay_server.refusal(200, [1, 2]), errors.ModelServerError, ""),
         (Answer([b"<html>"], headers={"content-type": "text/html"}), errors.ModelServerError, "Check the base URL"),
         (Answer([b"not packed"], headers={"content-encoding": "gzip"}), errors.ModelServerError, ""),
     ],
-    ids=["endless", "error", "reply", "list", "web page", "broken compression"],
+    ids=["endless", "error", "list", "web page", "broken compression"],
 )
 async def test_answer_that_is_no_stream_is_an_error(answer: Answer, kind: type[errors.ModelError], words: str) -> None:
     error = await read_failure(answer)

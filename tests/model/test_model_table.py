@@ -19,7 +19,6 @@ OPENAI, ANTHROPIC = "https://api.openai.com/v1", "https://api.anthropic.com"
         ("eu.anthropic.claude-3-5-sonnet-20240620-v1:0", 200_000, 8_192),
         ("openrouter/anthropic/claude-sonnet-4.5", 200_000, 64_000),
         ("meta-llama/Llama-3.3-70B-Instruct", 131_072, None),
-        ("deepseek-r1-distill-qwen-7b", 32_768, None),
         *(
             (name, 16_384, None)
             for name in ("", "///", "-", "unknown/model", "marco-o1", "my-o3", "gpt", "llama", "ｇｐｔ")

@@ -173,18 +173,6 @@ async def test_only_a_search_result_is_quoted_as_an_earlier_message() -> None:
     assert "You said" not in await talk.say("what is the gate code?")
 
 
-async def test_text_is_streamed_before_usage_and_finish_and_is_the_same_every_time() -> None:
-    context = [message("user", f"fact {n % 7} about thing {n % 5}", n) for n in range(1, 60)]
-    request = base.Request(messages=[*context, message("user", "which fact was about thing 3?", 60)])
-    (_, first, _), (_, second, _) = [await collect(OfflineModel(), request) for _ in range(2)]
-    assert first == second
-    *said, counted, finished = first
-    assert len(said) > 10
-    assert all(isinstance(delta, base.ContentDelta) for delta in said)
-    assert (counted.usage.input > 0, counted.usage.output > 10) == (True, True)
-    assert finished == base.FinishDelta("stop")
-
-
 async def test_window_and_output_limit_are_kept() -> None:
     request = base.Request(messages=[message("user", "word " * 2_000)])
     _, _, error = await collect(OfflineModel(window=1_000), request)

@@ -70,7 +70,6 @@ def test_request_is_the_sum_of_system_prompt_tools_and_messages() -> None:
     [
         ({"type": "text", "text": "one two three"}, 3),
         ({"type": "image", "data": "A" * 50_000}, tokens.PER_IMAGE),
-        ({"type": "reasoning", "text": "one two three"}, 3),
         ({"type": "reasoning", "hidden": "x" * 500}, 100),
         ({"type": "hologram", "text": "word " * 100}, 0),
     ],

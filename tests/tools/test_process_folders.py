@@ -31,7 +31,6 @@ def record(state: types.ProcessState, command: str = "make") -> types.Process:
     [
         pytest.param("ours.db", False, [record("exited")], False, id="ended"),
         pytest.param("ours.db", True, [record("exited")], True, id="ended long ago"),
-        pytest.param("ours.db", True, [record("running")], False, id="running for long"),
         pytest.param("ours.db", False, [record("gone", "")], True, id="redacted"),
         pytest.param("ours.db", False, [record("running", "")], False, id="redacted and running"),
         pytest.param("ours.db", False, [], True, id="record deleted"),

@@ -100,14 +100,6 @@ def test_many_or_wide_lines_come_in_parts_and_none_is_missing(tmp_path: Path) ->
     assert seen == list(range(1, 101))
 
 
-def test_growing_file_ends_where_it_ended_at_the_start(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes(b"a\n" * 10)
-    with open(path, "rb") as file, open(path, "ab", buffering=0) as more:
-        found = read.read_lines(file, 1, 5, lambda: more.write(b"b\n" * 10) == 0)
-    assert (found.lines, found.total) == (("a",) * 5, 10)
-
-
 def test_cancelled_read_stops_early(tmp_path: Path) -> None:
     with open(tmp_path / "huge", "wb") as file:
         file.write(b"x")

@@ -64,7 +64,6 @@ def test_startup_file_is_written_with_a_warning_and_a_git_file_never(tmp_path: P
     ("existing", "path"),
     [
         ((), "sub/head"),
-        (("HEAD",), "config"),
         (("HEAD",), "refs/heads/main"),
         (("objects/x", "refs/x"), "hooks/pre-commit"),
         (("sub/objects/x",), "sub/refs/x"),

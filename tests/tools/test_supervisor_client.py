@@ -69,7 +69,6 @@ def test_missing_or_damaged_folder_has_no_output_and_no_status(tmp_path: Path, d
     ("raw", "shown"),
     [
         ("\x1b[31mred\x1b[0m", "red"),
-        ("\x1b]0;title\x07text", "text"),
         ("\x1b]8;;http://x\x1b\\link", "link"),
         ("10%\r20%\r100%\ndone\r\n", "100%\ndone\n"),
         ("a\0b\x08c\x7fd\x9be\té 密", "abcde\té 密"),

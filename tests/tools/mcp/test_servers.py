@@ -176,11 +176,10 @@ async def test_turn_that_waits_for_a_server_can_be_interrupted(db: AsyncSessionD
         (raw("longline"), "a line of more than 16 MB"),
         (raw("silent"), "it was not ready within"),
         (raw(command="/no/such/program"), "there is no program '/no/such/program'"),
-        (raw(cwd="/no/such/folder"), "cannot be started"),
         (raw(missing=("TOKEN",)), "it needs TOKEN in the environment"),
         (settings.ServerConfig(name="raw", url="http://127.0.0.1:9/mcp"), "connection failed"),
     ],
-    ids=["dies", "junk", "long line", "silent", "no program", "no folder", "no variable", "no address"],
+    ids=["dies", "junk", "long line", "silent", "no program", "no variable", "no address"],
 )
 async def test_unavailable_server_is_reported_and_stops_nothing(config: settings.ServerConfig, reason: str) -> None:
     async with running(config, patience=1e6) as started:
