@@ -18,18 +18,14 @@ from tests.support import agents
 from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, next_question, policy, shell_script
 from tests.support.runtimes import answer_text, events_until, run_command
 
+NO_PUSH = policy(deny=["shell(git push)"], allow=["shell"])
+
 
 @pytest.mark.parametrize(
     ("line", "given", "can_approve", "result", "by"),
     [
         ("git diff", {"law": policy(allow=["shell(git diff)"])}, True, "It ran.", "rule: allow shell(git diff)"),
-        (
-            "git push",
-            {"law": policy(deny=["shell(git push)"]), "yes": True},
-            True,
-            "A rule in the settings forbids it (deny shell(git push)).",
-            "rule: deny shell(git push)",
-        ),
+        ("git push", {"law": NO_PUSH, "yes": True}, True, "A rule in the settings", "rule: deny shell(git push)"),
         ("make", {}, False, f"Error: Not allowed: Run make. {approvals.NO_APPROVER}", "no approver"),
     ],
     ids=["allowed", "forbidden", "no approver"],
@@ -129,13 +125,8 @@ async def test_lasting_approval_is_stored_for_its_scope(answer: str, db: AsyncSe
     ("line", "law", "danger"),
     [
         ("git push -f", policy(allow=["shell"]), ""),
-        (
-            "x=status; git $x",
-            policy(deny=["shell(git status)"], allow=["shell"]),
-            "A rule may forbid it (rule: deny shell(git status)).",
-        ),
+        ("x=push; git $x", NO_PUSH, "A rule may forbid it (rule: deny shell(git push))."),
     ],
-    ids=["dangerous", "perhaps forbidden"],
 )
 async def test_dangerous_call_is_approved_once(line: str, law: rules.Policy, danger: str, db: AsyncSessionDB) -> None:
     async with ApprovalRuntime(db, shell_script(line), law=law) as host, host.question() as question:
@@ -236,14 +227,9 @@ async def test_commands_answer_questions_and_manage_grants(db: AsyncSessionDB) -
 
 
 async def test_tools_are_listed_with_their_rules(db: AsyncSessionDB) -> None:
-    law = policy(allow=["shell(git *)"], deny=["shell(git push)"])
-    async with ApprovalRuntime(db, [], law=law) as host:
+    async with ApprovalRuntime(db, [], law=NO_PUSH) as host:
         listed = await answer_text(host.door, "/tools")
-    assert listed.splitlines() == [
-        "shell  Runs a command.",
-        "    forbidden: shell(git push)",
-        "    allowed: shell(git *)",
-    ]
+    assert listed == "shell  Runs a command.\n    forbidden: shell(git push)\n    allowed: shell"
 
 
 @pytest.mark.parametrize(

@@ -48,23 +48,15 @@ class TurnsAndReviews:
 
 
 class BlockedReviews(ScriptedModel):
-    """A model whose reviews report their usage and then wait."""
+    """A model whose reviews wait for `go`."""
 
     def __init__(self, *script: Any) -> None:
         super().__init__([*script, *[NOTHING] * 9])
-        self.asked: list[base.Request] = []
         self.reached, self.go = asyncio.Event(), asyncio.Event()
-        self.cancelled = False
 
     async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
-        yield base.UsageDelta(types.Usage(100, 0, cost=0.25))
-        self.asked.append(request)
         self.reached.set()
-        try:
-            await self.go.wait()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
+        await self.go.wait()
         async for delta in super().stream(request):
             yield delta
 
@@ -176,15 +168,16 @@ async def test_review_ends_after_a_few_steps_and_calls(many: int, db: AsyncSessi
 
 
 async def test_turns_do_not_wait_for_a_review_and_close_stops_and_charges_it(db: AsyncSessionDB) -> None:
-    blocked = BlockedReviews()
-    agent = reviewing_agent(db, ["One.", "Two."], blocked)
+    spent = types.Usage(100, 0, cost=0.25)
+    endless = agents.Trickle(base.UsageDelta(spent))
+    agent = reviewing_agent(db, ["One.", "Two."], endless)
     await agent.run_conversation("a")
-    await blocked.reached.wait()
+    await endless.stuck.reached.wait()
     assert (await agent.run_conversation("b")).final_response == "Two."
-    assert (blocked.cancelled, agent.in_use) == (False, True)
+    assert (endless.stuck.cancelled, agent.in_use) == (False, True)
     await agent.close()
-    assert (blocked.cancelled, agent.in_use) == (True, False)
-    assert (await usage.read(db, "talk"))[usage.REVIEWS] == types.Usage(100, 0, cost=0.25)
+    assert (endless.stuck.cancelled, agent.in_use) == (True, False)
+    assert (await usage.read(db, "talk"))[usage.REVIEWS] == spent
 
 
 async def test_only_the_newest_waiting_turn_is_reviewed(db: AsyncSessionDB) -> None:
@@ -193,10 +186,9 @@ async def test_only_the_newest_waiting_turn_is_reviewed(db: AsyncSessionDB) -> N
     for text in ("first", "second", "third", "fourth"):
         await agent.run_conversation(text)
         await blocked.reached.wait()
-        assert len(blocked.asked) == 1
     blocked.go.set()
     await idle(agent)
-    assert [request_data(request)["exchange"][0]["text"] for request in blocked.asked] == ["first", "fourth"]
+    assert [request_data(request)["exchange"][0]["text"] for request in blocked.requests] == ["first", "fourth"]
 
 
 async def test_unfinished_repeated_and_inbox_turns_are_not_reviewed(db: AsyncSessionDB) -> None:
@@ -233,8 +225,8 @@ async def test_failed_review_is_logged(error: Exception, caplog: pytest.LogCaptu
 
 
 async def test_review_is_stopped_after_its_timeout(caplog: pytest.LogCaptureFixture, db: AsyncSessionDB) -> None:
-    charge = mock.AsyncMock()
-    reviewer = agent_memory.AgentMemory(agent_memory.Notes(db, ""), BlockedReviews(), charge, timeout_seconds=0.05)
+    charge, endless = mock.AsyncMock(), agents.Trickle(base.UsageDelta(types.Usage(100)))
+    reviewer = agent_memory.AgentMemory(agent_memory.Notes(db, ""), endless, charge, timeout_seconds=0.05)
     reviewer.start_review(agent_memory.ReviewRequest(exchange("a", "b")))
     await polling.until_async(lambda: not reviewer.is_reviewing)
     assert "took longer than 0.05 s and was stopped" in caplog.text

@@ -44,13 +44,12 @@ async def test_invalid_title_is_reported_and_the_automatic_one_is_set(wanted: st
     assert any(isinstance(event, events.Notice) and "title was not set" in event.text for event in seen)
 
 
-@pytest.mark.parametrize("error", [errors.StoreBusy(), OSError(5, "x")])
 @pytest.mark.parametrize(
-    ("wanted", "title"),
-    [("Mine", "Mine"), (None, "Hello there friend")],
+    ("wanted", "title", "error"),
+    [("Mine", "Mine", errors.StoreBusy()), (None, "Hello there friend", OSError(5, "x"))],
 )
 async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
-    error: Exception, wanted: str | None, title: str, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
+    wanted: str | None, title: str, error: Exception, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = list[events.AnyEvent]()
     agent = agents.agent(db, ScriptedModel(["a", "b"]), session_id="t", title=wanted)

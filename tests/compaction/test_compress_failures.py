@@ -193,10 +193,6 @@ async def test_budget_that_another_process_changed_is_read_again(
 # --- hooks -----------------------------------------------------------------------------------------------
 
 
-async def never_end(_: str) -> None:
-    await asyncio.Event().wait()
-
-
 async def ignore_cancellation(_: str) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await asyncio.Event().wait()
@@ -209,7 +205,7 @@ async def ignore_cancellation(_: str) -> None:
     [
         (agents.failing(ValueError("a bad plug-in")), "a compaction hook failed"),
         (agents.failing(asyncio.CancelledError()), "a compaction hook cancelled itself"),
-        (never_end, "was cancelled after 0.05 s"),
+        (agents.Stuck(), "was cancelled after 0.05 s"),
         (ignore_cancellation, "was cancelled after 0.05 s"),
     ],
 )

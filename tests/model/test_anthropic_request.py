@@ -66,24 +66,16 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
         [HI, message("system", "Be brief."), message("user", "so?")],
         [user("hi", "<system>\nBe brief.\n</system>", "so?")],
     ),
-    "results out of order": (
-        [call_message(call("a"), call("b")), result_message("b", "two"), result_message("a", "one"), HI],
-        [
-            OPENING,
-            assistant(tool_use("a"), tool_use("b")),
-            user(tool_result("a", "one"), tool_result("b", "two"), "hi"),
-        ],
-    ),
     "late result": (
         [call_message(call("a"), content="Let me look."), message("user", "quick"), result_message("a", "one")],
         [OPENING, assistant("Let me look.", tool_use("a")), user(tool_result("a", "one"), "quick")],
     ),
-    "missing result": (
-        [call_message(call("a"), call("b")), result_message("a", "")],
+    "missing result and results out of order": (
+        [call_message(call("a"), call("b"), call("c")), result_message("c", "three"), result_message("a", "")],
         [
             OPENING,
-            assistant(tool_use("a"), tool_use("b")),
-            user(tool_result("a"), tool_result("b", request_common.NO_RESULT)),
+            assistant(tool_use("a"), tool_use("b"), tool_use("c")),
+            user(tool_result("a"), tool_result("b", request_common.NO_RESULT), tool_result("c", "three")),
         ],
     ),
     "id used again": (

@@ -96,10 +96,6 @@ TURNS: dict[str, tuple[list[types.Message], list[dict[str, Any]]]] = {
             tool("1", "b"),
         ],
     ),
-    "two results of one call": (
-        [HI, call_message(call("1")), result_message("1", "a"), result_message("1", "b")],
-        [user("hi"), assistant(None, function("1")), tool("1", "a"), user("b")],
-    ),
     "image of a tool": (
         [*TWO_CALLS, result_message("1", [{"type": "text", "text": "a"}, IMAGE]), result_message("2", "b")],
         [*TWO_SENT, tool("1", "a"), tool("2", "b"), user([{"type": "text", "text": openai_request.IMAGES}, SEEN])],

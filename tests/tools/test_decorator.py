@@ -38,11 +38,9 @@ def every_type(
     text: str,
     count: Annotated[int, "How many."] = 3,
     share: float = 0.5,
-    sure: bool = False,
     mode: Literal["fast", "slow"] = "fast",
     when: str | None = None,
     tags: list[str] = [],  # noqa: B006 -- each call has its own default
-    sizes: dict[str, int] = {},  # noqa: B006
     place: Place | None = None,
 ) -> Any:
     """Takes one of each.
@@ -50,7 +48,7 @@ def every_type(
     And says so.
     """
     tags.append("seen")
-    return [text, count, share, sure, mode, when, tags, sizes, place]
+    return [text, count, share, mode, when, tags, place]
 
 
 def test_schema_is_made_from_the_signature() -> None:
@@ -67,17 +65,9 @@ def test_schema_is_made_from_the_signature() -> None:
 
 
 async def test_defaults_are_new_in_each_call_and_nested_values_are_converted() -> None:
-    for _ in range(2):
-        content = str((await call(every_type, text="a")).content)
-        assert json.loads(content) == ["a", 3, 0.5, False, "fast", None, ["seen"], {}, None]
-
-    @decorator.tool
-    async def where(places: list[Place]) -> str:
-        """Names places."""
-        return ", ".join(f"{place.name} {place.floor}" for place in places)
-
-    result = await call(where, places=[{"name": "hall"}, {"name": "attic", "floor": 3}])
-    assert result.content == "hall 0, attic 3"
+    for given, place in ((None, None), ({"name": "hall"}, {"name": "hall", "floor": 0})):
+        content = str((await call(every_type, text="a", place=given)).content)
+        assert json.loads(content) == ["a", 3, 0.5, "fast", None, ["seen"], place]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +103,16 @@ async def test_any_value_is_converted_to_content(value: object, content: types.C
         return value
 
     assert await call(give) == base.Result(content)
-    value = object()
-    failed = await call(give)
-    assert (failed.ok, "object, which is neither" in str(failed.content)) == (False, True)
+
+
+async def test_function_that_returns_no_json_fails() -> None:
+    @decorator.tool
+    def fail() -> Any:
+        """Fails."""
+        return object()
+
+    result = await call(fail)
+    assert (result.ok, "object, which is neither" in str(result.content)) == (False, True)
 
 
 async def test_synchronous_function_does_not_block_the_loop() -> None:
@@ -183,7 +180,6 @@ def endless(a: Tree) -> str:
     [
         (no_docstring, "docstring"),
         (no_type, "parameter `a` of the tool no_type needs a type"),
-        (print, r"\*args"),
         (endless, "Tree contains itself"),
         (lambda: "", "not a valid tool name"),
     ],
