@@ -28,10 +28,11 @@ KEY = f"sk-proj-{TOKEN}"
 
 
 async def test_compaction_moves_to_a_new_head_with_a_smaller_context(talk: AsyncSessionDB) -> None:
-    agent, seen, rows = compacting_agent(talk), list[events.AnyEvent](), await talk.transcript("talk")
-    before = await agent.context_tokens()
-    made = await agent.compress_context(emit=seen.append)
+    agent, seen = compacting_agent(talk, writer := FakeSummarizer()), list[events.AnyEvent]()
+    before, rows = await agent.context_tokens(), await talk.transcript("talk")
+    made = await agent.compress_context("the harbour", emit=seen.append)
     assert made.outcome is Outcome.COMPACTED
+    assert (writer.requests[0].focus, writer.requests[0].messages[0].seq) == ("the harbour", 3)
     head = await talk.head("talk")
     assert (made.session_id, agent.session_id) == (head.id, head.id)
     assert await agent.context_tokens() < before / 2
@@ -41,22 +42,14 @@ async def test_compaction_moves_to_a_new_head_with_a_smaller_context(talk: Async
     assert isinstance(seen[-1], events.Compacted)
     assert await talk.leases() == []
     assert (context.summary or "").startswith(summary.MARK)
+    assert ([*context[:2]], context[-1]) == (rows[:2], rows[-1])
+    (kept,) = await talk.compactions("talk")
+    assert (kept.ledger["ranges"], kept.ledger["carried"]) == ([[3, made.cut_seq]], [])
     # No row is copied, moved or deleted, also by further compactions.
     for _ in range(3):
         await compact(talk, session_id=(await talk.head("talk")).id, force=True)
     assert await talk.transcript("talk") == rows
     assert (await talk.admin.fsck()).messages == len(rows)
-
-
-async def test_first_exchange_stays_and_the_ledger_names_the_replaced_messages(talk: AsyncSessionDB) -> None:
-    rows = await talk.transcript("talk")
-    made = await compacting_agent(talk, writer := FakeSummarizer()).compress_context("the harbour")
-    context = await talk.context("talk")
-    assert list(context)[:2] == rows[:2]
-    assert context[-1] == rows[-1]
-    assert (writer.requests[0].focus, writer.requests[0].messages[0].seq) == ("the harbour", 3)
-    (kept,) = await talk.compactions("talk")
-    assert (kept.ledger["ranges"], kept.ledger["carried"]) == ([[3, made.cut_seq]], [])
 
 
 async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secrets(talk: AsyncSessionDB) -> None:

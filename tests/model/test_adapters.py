@@ -88,21 +88,11 @@ async def test_closing_the_stream_ends_the_call_at_the_provider(api: Api) -> Non
         await model.close()
 
 
-@pytest.mark.parametrize(
-    ("status", "kind", "words", "expected"),
-    [
-        (400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum", errors.ContextOverflow),
-        (401, "authentication_error", "invalid x-api-key", errors.KeyRefused),
-    ],
-)
-async def test_refusal_shows_no_key(
-    status: int, kind: str, words: str, expected: type[errors.ModelError], api: Api
-) -> None:
-    body = {"type": "error", "error": {"type": kind, "message": f"{words} {KEY}"}}
-    _, error, _ = await ask(api, refusal(status, body), name="some/m")
-    assert type(error) is expected
-    assert (error.status, error.model) == (status, "some/m")
-    assert words.split(maxsplit=1)[0] in str(error)
+async def test_refusal_shows_no_key(api: Api) -> None:
+    body = {"type": "error", "error": {"type": "authentication_error", "message": f"invalid x-api-key {KEY}"}}
+    _, error, _ = await ask(api, refusal(401, body), name="some/m")
+    assert (type(error), error.status, error.model) == (errors.KeyRefused, 401, "some/m")
+    assert "invalid" in str(error)
     assert KEY not in str(error)
     _, error, _ = await ask(api, Answer([events(*api.begin, body)]))
     assert KEY not in str(error)

@@ -103,14 +103,6 @@ async def test_notes_and_summaries_are_quoted_and_instructions_are_not() -> None
         assert answer.endswith(f"It was noted in the summary of what came before: “{fact}”")
 
 
-async def test_quotations_are_printable() -> None:
-    talk = Talk()
-    await talk.say("the code word is \x1b[31mred\x1b[0m\u202eder\x07 now")
-    answer = await talk.say("what is the code word?")
-    assert "red" in answer
-    assert answer.replace("\n", "").isprintable()
-
-
 @pytest.mark.parametrize(
     ("asked", "name", "arguments"),
     [
