@@ -9,12 +9,11 @@ import pytest
 
 from holdfast import AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import request_images
-from holdfast.gateway import platform
 from holdfast.model import ScriptedModel
 from holdfast.model import base as models
 from holdfast.store.blobs import files as blob_files
 from holdfast.tools.files import images
-from tests.support import agents, gateways
+from tests.support import agents
 from tests.support.image_files import png
 from tests.support.provider_apis import ANTHROPIC, OPENAI, Api
 from tests.support.replay_server import Server
@@ -54,14 +53,9 @@ async def test_provider_receives_the_bytes_of_an_image(
     monkeypatch.setattr(blob_files.BlobFiles, "open", lambda self, digest: opened.append(digest) or real(self, digest))
     async with Server(api.whole) as server:
         model = api.create(server, window=100_000)
-        async with gateways.open_gateway(db, model) as (running, chat):
-            for number, text in enumerate(("What is it?", "And now?")):
-                given = () if number else (platform.Attachment(PICTURE, "image/heic", "a.heic"),)
-                message = platform.Incoming(
-                    platform="loopback", key=str(number), chat=("local",), sender="local", text=text, attachments=given
-                )
-                await running.handler.receive(message)
-                await chat.replies(number + 1)
+        agent = agents.agent(db, model)
+        for text, content in (("What is it?", [await part(db)]), ("And now?", None)):
+            assert (await agent.run_conversation(text, content=content)).completed
         await model.close()
         for asked in server.asked:
             content = next(each["content"] for each in asked.json["messages"] if each["role"] == "user")

@@ -20,22 +20,18 @@ FAILURES: tuple[Any, ...] = (TypeError, OSError, errors.LeasesUnavailable, "miss
 TTL = 0.15
 
 
-class BrokenCall:
-    """A method of the store that raises, or is missing."""
+def break_call(error: Any, called: asyncio.Event) -> Any:
+    """Return a method of the store that raises this, or that is missing."""
 
-    def __init__(self, error: Any) -> None:
-        self._error = error
-        self.called = asyncio.Event()
+    def get(_: object) -> Any:
+        called.set()
+        raise AttributeError("broken")
 
-    def __get__(self, *_: object) -> Any:
-        if self._error == "missing":
-            self.called.set()
-            raise AttributeError("broken")
-        return self._call
+    async def call(*_: object, **__: object) -> None:
+        called.set()
+        raise error("broken")
 
-    async def _call(self, *_: object, **__: object) -> None:
-        self.called.set()
-        raise self._error("broken")
+    return property(get) if error == "missing" else call
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -47,20 +43,20 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 async def test_compaction_succeeds_with_broken_leases(
     name: str, error: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, broken = conversations.Clock(), BrokenCall(error)
+    clock, called = conversations.Clock(), asyncio.Event()
 
     async def outlive_lease(request: base.SummaryRequest) -> str:
-        await broken.called.wait()
+        await called.wait()
         clock.advance(2 * TTL)
         return brief_summary(request)
 
     async with agents.store(clock=clock) as db:
         await fill(db)
-        monkeypatch.setattr(AsyncSessionDB, name, broken)
+        monkeypatch.setattr(AsyncSessionDB, name, break_call(error, called))
         agent = compacting_agent(db, FakeSummarizer(outlive_lease if name == "renew_lease" else None), lease_ttl=TTL)
         assert (await agent.compress_context()).outcome is Outcome.COMPACTED
         assert (await agent.compress_context()).outcome is Outcome.NOTHING_TO_DO
-        assert broken.called.is_set()
+        assert called.is_set()
         assert len(await db.sessions("talk")) == 2
         monkeypatch.undo()
     assert len(warnings(caplog)) == 1
@@ -71,22 +67,22 @@ async def test_compaction_succeeds_with_broken_leases(
 async def test_turn_is_answered_with_broken_leases(
     name: str, error: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clock, broken = conversations.Clock(), BrokenCall(error)
+    clock, called = conversations.Clock(), asyncio.Event()
 
     async def outlive_lease(_: object) -> str:
         if name == "renew_lease":
-            await broken.called.wait()
+            await called.wait()
             clock.advance(2 * TTL)
         return "done"
 
     async with agents.store(clock=clock) as db:
-        monkeypatch.setattr(AsyncSessionDB, name, broken)
+        monkeypatch.setattr(AsyncSessionDB, name, break_call(error, called))
         model = ScriptedModel([agents.calls("outlive"), "One.", "Two."])
         tools = [agents.tool("outlive", outlive_lease)]
         agent = agents.agent(db, model, session_id="talk", lease_ttl=TTL, tools=tools)
         answers = [await agent.run_conversation(text) for text in ("First", "Second")]
         assert [answer.final_response for answer in answers] == ["One.", "Two."]
-        assert broken.called.is_set()
+        assert called.is_set()
         assert len(await db.transcript("talk")) == 6
         monkeypatch.undo()
     assert len(warnings(caplog)) == 1

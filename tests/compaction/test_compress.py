@@ -61,6 +61,15 @@ async def test_next_summary_is_made_from_the_previous_one_without_mark_and_secre
     assert [each.previous for each in writer.requests] == [None, before]
 
 
+async def test_other_agent_does_not_compact_again(talk: AsyncSessionDB) -> None:
+    first, second = compacting_agent(talk), compacting_agent(talk, writer := FakeSummarizer())
+    await first.compress_context()
+    await append_questions(talk, 60)  # There is enough to compact.
+    assert (await second.compress_context()).outcome is Outcome.NOTHING_TO_DO
+    assert writer.requests == []
+    assert (await second.run_conversation("Go on")).session_id == first.session_id == second.session_id
+
+
 # --- messages during a compaction ------------------------------------------------------------------------
 
 

@@ -64,7 +64,7 @@ def test_texts_to_keep_come_first_and_in_their_order() -> None:
 
 @pytest.mark.parametrize("among_messages", [False, True])
 def test_previous_extract_is_updated_and_not_nested(among_messages: bool) -> None:
-    text, new = summarize(WORK, budget=300), talk("Nothing new.", "All right.", begin=9)
+    text, new = summarize(WORK, budget=300), talk("Done: Okonkwo is warned.", "All right.", begin=9)
     if among_messages:
         previous = types.Message(8, "summary:3", "s", "user", 0.0, message(8, "user", text).body)
         later = summarize([previous, *new], budget=300)
@@ -73,12 +73,8 @@ def test_previous_extract_is_updated_and_not_nested(among_messages: bool) -> Non
     assert later.count("## Decisions") == 1
     assert f"> #7 user: {DECISION}" in later.splitlines()
     assert "> >" not in later
+    assert section(later, "Open asks") == []  # It is done.
     assert set(summarize([], previous=later, budget=300).splitlines()) <= set(later.splitlines())
-
-
-def test_finished_request_leaves_the_extract() -> None:
-    later = summarize(talk("Done: Okonkwo is warned.", begin=9), previous=summarize(WORK))
-    assert section(later, "Open asks") == []
 
 
 HOSTILE = (

@@ -124,6 +124,7 @@ async def test_server_of_another_user_is_not_trusted(tmp_path: Path, monkeypatch
     monkeypatch.setattr(local_servers, "SOCKET_TABLES", ("/nowhere", str(table)))
     assert [local_servers.owner_uids(port) for port in (0x2CAA, 0x2CAB)] == [{33, 34}, frozenset()]
     assert not local_servers.is_trusted(frozenset())
+    assert not local_servers.is_trusted(frozenset({4_000_000_000}))
     monkeypatch.setattr(local_servers, "user_name", {990: "ollama", 33: "www-data"}.get)
     assert local_servers.is_trusted(frozenset({990, 0}), 1000)
     assert not local_servers.is_trusted(frozenset({990, 33}), 1000)

@@ -45,6 +45,9 @@ OVERFLOW_BODIES: dict[str, tuple[int, Any]] = {
     "more than a minute allows": (429, error("Request too large for gpt-4 on tokens per min (TPM): Limit 10000")),
     "bytes": (413, error("Request exceeds the maximum size", type="request_too_large")),
     "plain": (400, {"object": "error", "message": "maximum context length is 4096 tokens", "code": 400}),
+    "text": (400, {"error": "the prompt is too long"}),
+    "list": (400, [error("The input token count exceeds the maximum", code=400)]),
+    "unknown shape": (400, {"errors": [{"title": "Bad", "description": "The prompt is too long"}]}),
     "broker": (400, error("Provider returned error", metadata={"raw": '{"error":{"message":"prompt is too long"}}'})),
     "details": (422, {"detail": [{"msg": "maximum context length is 2048 tokens", "loc": []}]}),
     "status only": (413, b""),
@@ -105,6 +108,8 @@ Kind = type[errors.ModelError]
         (error("Too many tokens."), errors.ContextOverflow, errors.ContextOverflow),
         (error("Maximum context reached", code=500), errors.ContextOverflow, errors.ContextOverflow),
         (error("bad", type="authentication_error"), errors.KeyRefused, errors.KeyRefused),
+        (error("bad", type="invalid_request_error"), errors.RequestRefused, errors.RequestRefused),
+        ("the prompt is too long", errors.ContextOverflow, errors.ContextOverflow),
         (error("insufficient credit"), errors.RequestRefused, errors.RequestRefused),
     ],
 )

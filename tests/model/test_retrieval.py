@@ -52,9 +52,6 @@ def test_later_statements_and_user_statements_come_first() -> None:
     echoed = [message("user", "My dog is called Bella", 1), message("assistant", "Your dog is called Bella!", 2)]
     assert ranked_seqs(question, echoed) == [1, 2]
     assert rank(question, user_messages("What is my dog called?", "do you know my dog")) == []
-
-
-def test_huge_text_is_searched_up_to_a_limit() -> None:
     assert sum(len(one.text) for one in retrieval.split("x" * 10**6)) == retrieval.MAX_CHARACTERS
 
 

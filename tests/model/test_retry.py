@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import errors
+from holdfast import content_parts, errors
 from holdfast.model import ScriptedModel, base, retry
 from tests.support.provider_calls import collect
 
@@ -48,14 +48,17 @@ async def test_error_is_final(script: list[object], waits: list[float]) -> None:
 
 
 async def test_next_model_is_asked_when_one_fails() -> None:
+    texts, thought = [base.ContentDelta("So. "), base.ContentDelta("Here.")], base.ThinkingDelta("Hm.", "signature")
+    thoughtful = [texts[0], thought, texts[1], base.FinishDelta("stop")]
     models = [
         ScriptedModel([errors.KeyRefused("No key."), errors.KeyRefused("No key.")], name="a/one", window=100),
         ScriptedModel([errors.ModelBusy(), errors.ModelBusy()], name="b/two", window=50),
-        ScriptedModel(["Here.", errors.ModelBusy("last")], name="c/three", window=200),
+        ScriptedModel([thoughtful, errors.ModelBusy("last")], name="c/three", window=200),
     ]
     chain = retry.FallbackModel(models)
     reply, deltas, error = await collect(chain)
-    assert (reply.text, error) == ("Here.", None)
+    assert (reply.text, reply.model, error) == ("So. Here.", "c/three", None)
+    assert reply.parts[1] == content_parts.Reasoning("Hm.", "signature", provider="c")
     assert [delta.model for delta in deltas if isinstance(delta, base.FallbackDelta)] == ["b/two", "c/three"]
     assert (chain.name, chain.window) == ("a/one", 50)
     assert str((await collect(chain))[2]) == "last"

@@ -98,7 +98,7 @@ async def test_invalid_arguments_never_reach_the_function(arguments: dict[str, A
 )
 async def test_any_value_is_converted_to_content(value: object, content: types.Content) -> None:
     @decorator.tool
-    def give() -> Any:
+    async def give() -> Any:
         """Gives it."""
         return value
 
@@ -180,6 +180,7 @@ def endless(a: Tree) -> str:
     [
         (no_docstring, "docstring"),
         (no_type, "parameter `a` of the tool no_type needs a type"),
+        (print, r"\*args"),
         (endless, "Tree contains itself"),
         (lambda: "", "not a valid tool name"),
     ],

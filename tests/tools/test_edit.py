@@ -77,6 +77,7 @@ def test_unintended_differences_are_ignored(text: str, old: str, new: str, made:
     [
         ("a\na\n", "a", "2 places, at lines 1, 2"),
         ("  a b\n\ta b\n", "a  b", "2 places"),
+        ("x\n", "", "empty"),
         ("x\n", "x", "the same"),
         ("", "x", "not in the file"),
         ("z\n" * 50, "z", "many places"),

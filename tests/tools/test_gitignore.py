@@ -60,14 +60,13 @@ def list_by_walk(root: Path) -> set[str]:
 
 def list_by_git(root: Path) -> set[str]:
     quiet = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null", "HOME": str(root)}
-    subprocess.run(["git", "init", "-q", str(root)], check=True, env=quiet, capture_output=True)
-    listed = subprocess.run(
-        ["git", "-C", str(root), "ls-files", "-z", "--others", "--exclude-standard"],
-        check=True,
-        env=quiet,
-        capture_output=True,
-    )
-    return {os.fsdecode(name) for name in listed.stdout.split(b"\0") if name}
+
+    def git(*arguments: str) -> bytes:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, check=True, env=quiet, capture_output=True).stdout
+
+    git("init", "-q")
+    return {os.fsdecode(name) for name in git("ls-files", "-z", "--others", "--exclude-standard").split(b"\0") if name}
 
 
 def test_rules_of_parent_folders_and_other_files_apply(tmp_path: Path) -> None:

@@ -47,22 +47,16 @@ def test_folder_is_deleted_when_it_is_no_longer_needed(
     assert os.path.exists(folder) is not is_deleted
 
 
-def test_folder_created_after_the_listing_is_kept(tmp_path: Path) -> None:
-    own = process_folders.store_folder(str(tmp_path), "ours.db")
+def test_folder_created_after_the_listing_is_kept_and_a_link_not_followed(tmp_path: Path) -> None:
+    own, precious = process_folders.store_folder(str(tmp_path), "ours.db"), tmp_path / "precious"
     before = process_folders.list_all(own)
     folder = create(own, old=True)
-    assert process_folders.delete_expired(own, before, []) == 0
-    assert os.path.exists(folder)
-
-
-def test_link_is_not_followed(tmp_path: Path) -> None:
-    own, precious = process_folders.store_folder(str(tmp_path), "ours.db"), tmp_path / "precious"
-    os.makedirs(own)
     precious.mkdir()
     os.utime(precious, (1, 1))
-    (Path(own) / "p1").symlink_to(precious)
-    assert process_folders.delete_expired(own, process_folders.list_all(own), []) == 0
-    assert precious.exists()
+    (Path(own) / "p2").symlink_to(precious)
+    assert process_folders.delete_expired(own, before, []) == 0
+    assert process_folders.delete_expired(own, process_folders.list_all(own), []) == 1
+    assert (os.path.exists(folder), precious.exists()) == (False, True)
 
 
 def test_database_file_has_one_folder_and_in_memory_databases_share_none(

@@ -54,7 +54,7 @@ async def test_search_finds_no_earlier_search_and_no_forged_heading() -> None:
     assert headings == ["[message 7, tool, 1970-01-01 00:00 UTC]"]
 
 
-async def test_recall_shows_messages_by_their_numbers() -> None:
+async def test_recall_shows_messages_by_their_numbers_and_twenty_per_call() -> None:
     calls = (types.ToolCall("x", "look", "{}"),)
     tool = recall_from(message(1, "user", "The whole of it."), message(2, "assistant", tool_calls=calls))
     assert (await call(tool, first=1)).content == "[message 1, user]\nThe whole of it."
@@ -63,10 +63,6 @@ async def test_recall_shows_messages_by_their_numbers() -> None:
     assert "No messages" in str((await call(tool, first=9)).content)
     assert not (await call(tool, first=0)).ok
     assert not (await call(tool, first=3, last=2)).ok
-
-
-async def test_recall_shows_a_limited_number_of_messages_per_call() -> None:
     tool = recall_from(*(message(seq, "user", f"text {seq}") for seq in range(1, 31)))
     assert "text 20\n\n[20 messages per call; continue from 21.]" in str((await call(tool, first=1, last=30)).content)
-    for first, last in ((1, 20), (21, 99)):
-        assert "per call" not in str((await call(tool, first=first, last=last)).content)
+    assert "per call" not in str((await call(tool, first=21, last=99)).content)

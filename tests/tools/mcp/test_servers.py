@@ -17,7 +17,7 @@ from holdfast.model import ScriptedModel
 from holdfast.tools import base, registry
 from holdfast.tools.mcp import servers, settings
 from tests.support import agents
-from tests.support.mcp_servers import PATIENCE, call, raw, running, tools
+from tests.support.mcp_servers import HERE, PATIENCE, call, raw, running, tools
 from tests.support.polling import cancel, start, until_async
 
 
@@ -176,10 +176,11 @@ async def test_turn_that_waits_for_a_server_can_be_interrupted(db: AsyncSessionD
         (raw("longline"), "a line of more than 16 MB"),
         (raw("silent"), "it was not ready within"),
         (raw(command="/no/such/program"), "there is no program '/no/such/program'"),
+        (raw(cwd="/no/such/folder"), "cannot be started"),
         (raw(missing=("TOKEN",)), "it needs TOKEN in the environment"),
         (settings.ServerConfig(name="raw", url="http://127.0.0.1:9/mcp"), "connection failed"),
     ],
-    ids=["dies", "junk", "long line", "silent", "no program", "no variable", "no address"],
+    ids=["dies", "junk", "long line", "silent", "no program", "no folder", "no variable", "no address"],
 )
 async def test_unavailable_server_is_reported_and_stops_nothing(config: settings.ServerConfig, reason: str) -> None:
     async with running(config, patience=1e6) as started:
@@ -207,9 +208,9 @@ async def test_tools_of_a_late_server_are_added_later(tmp_path: Path) -> None:
         assert await registered.update() == []
         come.touch()
         await started.wait_started(PATIENCE)
-        assert list(await registered.update()) == ["The MCP server raw is available now, with 19 tools."]
+        assert list(await registered.update()) == ["The MCP server raw is available now, with 18 tools."]
         specs = registered.specs
-        assert len(specs) == 19
+        assert len(specs) == 18
         assert await registered.update() == []
         assert registered.specs is specs
 
@@ -225,7 +226,8 @@ async def test_hostile_tools_are_made_harmless_or_left_out() -> None:
         assert all(name.startswith("raw__") and len(name) <= 64 for name in names)
         assert all(len(tool.spec.description) <= 1_000 for tool in offer.tools)
         assert not any("\x1b" in tool.spec.description or "\u202e" in tool.spec.description for tool in offer.tools)
-        assert ["wrong (" in remark for remark in offer.remarks] == [True]
+        (remark,) = offer.remarks
+        assert "wrong (" in remark
         assert await call(started, next(name for name in names if "etc_passwd" in name)) == "{}"
 
 
@@ -275,12 +277,17 @@ async def test_secrets_of_a_server_are_redacted_everywhere() -> None:
 # --- changes and prompts -------------------------------------------------------------------------------
 
 
-async def test_server_may_change_its_tools() -> None:
-    async with running(raw()) as started:
-        before = await tools(started)
-        await call(started, "raw__grow")
+async def test_server_of_the_sdk_speaks_the_newest_protocol_and_may_change_its_tools() -> None:
+    script = str(HERE / "mcp_sdk_server.py")
+    config = settings.ServerConfig(name="kind", command=sys.executable, args=(script,), timeout=30.0)
+    async with running(config) as started:
+        before = (await started.offer()).tools
+        assert await call(started, "kind__add", a=1, b=2) == "3"
+        await call(started, "kind__grow")
         await until_async(lambda: started.servers[0].stale)
-        assert (await tools(started)).keys() - before.keys() == {"raw__extra"}
+        after = (await started.offer()).tools
+        assert {tool.spec.name for tool in after} - {tool.spec.name for tool in before} == {"kind__extra"}
+        assert await started.text("kind:review", "x = 1; y = 2") == "Review this: x = 1; y = 2"
 
 
 async def test_prompts_are_commands_with_arguments(shared: servers.McpServers) -> None:
