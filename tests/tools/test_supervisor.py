@@ -132,6 +132,7 @@ def test_folder_has_one_supervisor_only(runner: SupervisorRunner, tmp_path: Path
     assert supervisor_client.send(folder, b"k")
     until(lambda: runner.status, "it has ended")
     assert runner.output == "one\n"
+    assert {entry.stat().st_mode & 0o777 for entry in os.scandir(runner.folder)} == {0o600}
     assert not (tmp_path / "two").exists()
     until(lambda: not supervisor_client.send(folder), "the supervisor is gone")
     assert supervisor_client.is_claimed(folder)
