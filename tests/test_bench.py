@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from bench import figures, report, retention
 from bench.retention_data import make
 
@@ -34,13 +33,3 @@ def test_missed_targets_precede_every_table() -> None:
     met = report.text({}, {"A table": [good]})
     assert "All 1 targets are met." in met
     assert "MISSED" not in met
-
-
-@pytest.mark.parametrize(
-    ("target", "limit", "missed"),
-    [(figures.at_most(1.4), 2.8, 2.9), (figures.at_least(0.9), 1.8, 1.7), (figures.at_most(250, "value"), 250, 251)],
-)
-def test_target_is_a_ratio_or_a_value(target: figures.Target, limit: float, missed: float) -> None:
-    assert figure("any", limit, target).ok is True
-    assert figure("any", missed, target).ok is False
-    assert figure("any", missed, None).ok is None

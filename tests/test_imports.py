@@ -23,17 +23,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compaction", "salvage"),
     ("store", "model", "tools", "rpc"),
     (
-        *(
-            "content_parts",
-            "events",
-            "fault_points",
-            "file_modes",
-            "installation",
-            "mail_types",
-            "process_info",
-            "promises",
-        ),
-        *("redaction", "reports", "safe_text", "types", "errors"),
+        *("content_parts", "events", "fault_points", "file_modes", "installation", "mail_types", "process_info"),
+        *("promises", "redaction", "reports", "safe_text", "types", "errors"),
     ),
 )
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}

@@ -148,12 +148,6 @@ def test_every_public_name_of_the_package_is_in_the_python_reference(site: Site)
     assert named - everywhere == set()
 
 
-def test_calls_of_the_python_overview_are_linked(site: Site) -> None:
-    links = site["reference/python-api.html"].links
-    assert "python/session-db.html#holdfast.SessionDB.append_message" in links
-    assert "python/facets.html#holdfast.store.mail.mail.Mail.post" in links
-
-
 def test_no_page_loads_anything_from_another_host(site: Site, folder: Path) -> None:
     resources = {each for page in site.values() for each in page.resources}
     assert [each for each in resources if re.match(r"(?:[a-z]+:)?//", each)] == []
@@ -161,10 +155,6 @@ def test_no_page_loads_anything_from_another_host(site: Site, folder: Path) -> N
     assert re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", styles) == []
     # With this attribute, the theme's script asks GitHub's API for figures about the repository.
     assert [path for path, page in site.items() if 'data-md-component="source"' in page.text] == []
-
-
-def test_pages_outside_of_the_docs_folder_are_in_the_navigation(site: Site) -> None:
-    assert {"changelog.html", "contributing.html", "examples.html"} <= site["index.html"].links
 
 
 def test_links_of_the_site_lead_to_pages_and_to_the_repository(site: Site, folder: Path) -> None:

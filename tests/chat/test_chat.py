@@ -56,14 +56,6 @@ async def test_lines_sent_during_a_reply_are_answered_in_order_after_its_end_or_
     assert "queued" not in chat.line
 
 
-async def test_queued_message_is_announced_after_a_code_block(chat: ChatDriver) -> None:
-    await start_reply(chat, "```\na = 1\n")
-    chat.enter("next")
-    await chat.wait_for("1 queued")
-    chat.model.say("b = 2\n```\n")
-    await chat.wait_for("```\na = 1\nb = 2\n```\nQueued: next\n")
-
-
 # --- leaving -------------------------------------------------------------------------------------------
 
 
@@ -208,17 +200,6 @@ async def test_messages_of_other_processes_are_shown() -> None:
         chat.enter("mine")
         await chat.wait_for("Yes.")
         assert chat.shown.count("elsewhere") == 1
-
-
-async def test_status_shows_that_a_turn_elsewhere_is_waited_for(chat: ChatDriver) -> None:
-    await add_exchanges(chat.db, 1)
-    lease = await chat.db.acquire_lease("talk", "turn")
-    chat.enter("go")
-    shown = await chat.wait_for("is running elsewhere.", "waiting… ")
-    assert "answering" not in shown
-    assert lease.holder not in shown
-    await chat.db.release_lease(lease)
-    await chat.wait_for("answering… ")
 
 
 @pytest.mark.parametrize("method", ["conversation", "transcript", "hides"])

@@ -47,31 +47,11 @@ def test_row_has_title_or_first_words_or_id_count_folder_and_time() -> None:
     assert "train-times" not in draw(in_folder, columns=70)[0]
 
 
-@pytest.mark.parametrize(("at", "first", "last"), [(0, 0, 14), (20, 13, 27), (39, 25, 39)])
-def test_rows_around_the_selection_are_shown(at: int, first: int, last: int) -> None:
-    found = draw(picker.PickerState(HEADS, at))
-    assert len(found) == picker.MAX_ROWS + 1
-    assert f"Trip {first} " in found[0]
-    assert f"Trip {last} " in found[-2]
-    assert next(line for line in found if line.startswith(">")).startswith(f"> Trip {at} ")
-    low = draw(picker.PickerState(HEADS, at), rows=8)
-    assert (len(low), draw(picker.PickerState(()))) == (8 - picker.OTHER_ROWS + 1, [picker.NO_MATCH])
-
-
 @given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
 def test_any_row_fits_and_is_printable(title: str, begins: str, folder: str, columns: int, messages: int) -> None:
     for line in draw(picker.PickerState((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):
         assert safe_text.cells(line) <= columns
         assert line.replace("\u200c", "").replace("\u200d", "").isprintable()
-
-
-def test_selection_stays_within_the_list_and_is_kept_when_it_grows() -> None:
-    state = picker.PickerState(HEADS)
-    assert [state.move(-1).index, state.move(5).move(-2).index, state.move(1000).index] == [0, 3, 39]
-    assert picker.PickerState(()).move(1).selected is None
-    grown = picker.PickerState(HEADS[:3], 2).extend([HEADS[1], HEADS[7]])
-    assert [each.conversation_id for each in grown.heads] == ["c00", "c01", "c02", "c07"]
-    assert grown.selected == HEADS[2]
 
 
 class Source:

@@ -7,11 +7,9 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prompt_toolkit import application
 
 from holdfast.chat import input_line
 from tests.support.chat import ChatDriver, open_chat
-from tests.support.runtimes import add_exchanges
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
 
@@ -60,25 +58,6 @@ async def test_end_of_a_block_taller_than_the_terminal_is_shown_and_then_all_of_
         chat.model.say(None)
         await chat.wait_idle()
         assert [chat.shown.count(f"r{number}r") for number in range(50)] == [1] * 50
-
-
-async def test_one_empty_row_precedes_the_prompt_and_long_lines_wrap_between_words() -> None:
-    async with open_chat(columns=28) as chat:
-        await chat.wait_for("first\nmessage.\n\n> ")
-        await add_exchanges(chat.db, 1, "other")
-        chat.enter("/resume other")
-        assert "\n\n\n" not in await chat.wait_for("a1\n\n> ")
-        chat.model.say("Yes.", None)
-        chat.enter("word " * 9)
-        await chat.wait_for("> word word word word word\n  word word word word\nYes.")
-
-
-async def test_ctrl_z_suspends(monkeypatch: pytest.MonkeyPatch) -> None:
-    suspended: list[object] = []
-    monkeypatch.setattr(application.Application, "suspend_to_background", lambda app, *_: suspended.append(app))
-    async with open_chat() as chat:
-        chat.type("\x1a")
-        await chat.until(lambda: suspended)
 
 
 PIECES = ["word ", "\n", "\n\n", "```\n", "- ", "| a |\n", "|---|\n", "漢字 ", "\U0001f389 ", "x" * 30]

@@ -127,18 +127,6 @@ def test_provider_table_changes_only_the_named_settings(tmp_path: Path) -> None:
     assert load(tmp_path, mine, OPENAI_BASE_URL="http://x/v1").providers["openai"].base_url == "http://x/v1"
 
 
-@pytest.mark.parametrize(
-    ("provider", "needed"),
-    [
-        (providers.PROVIDERS["openai"], True),
-        (providers.Provider("openai", "openai", "http://x/v1", "OPENAI_API_KEY"), False),
-        (providers.Provider("openai", "openai", "http://x/v1", "OTHER_KEY"), True),
-    ],
-)
-def test_known_provider_at_another_address_needs_no_key(provider: providers.Provider, needed: bool) -> None:
-    assert providers.needs_key(provider) is needed
-
-
 def test_gateway_secrets_are_read_from_variables_and_never_shown(tmp_path: Path) -> None:
     text = "[gateway]\nfolder = 'theirs'\n[gateway.http.tokens]\nann = 'ANN'\nben = 'BEN'\n"
     text += "[gateway.hooks.ci]\nsecret_env = 'CI'\n[gateway.loopback]\nsocket = 's.sock'\n"

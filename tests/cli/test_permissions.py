@@ -14,7 +14,7 @@ from tests.support.cli_process import Configure, Holdfast
 from tests.support.provider_process import Provider, reply, serve, tool_call
 from tests.support.pty_terminal import open_terminal
 
-ENTER, STOP = "\r", "\x03"
+ENTER = "\r"
 # The space behind a prompt is drawn by moving the cursor.
 QUESTION = "n no, d details >"
 NO_REVIEW = "[memory]\nreview = false\n"
@@ -177,7 +177,5 @@ def test_audit_is_filtered_by_options(audit: Holdfast, arguments: list[str], fou
 
 
 def test_audit_refuses_unknown_times_and_conversations(audit: Holdfast) -> None:
-    done = audit("--since", "yesterday")
-    assert done.code == 2
-    assert "expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28." in done.sentence
+    assert "expected 30m, 12h, 7d, 2w, or a date such as 2026-05-28." in audit("--since", "yesterday").failure(2)
     assert audit("--conversation", "three").code == 1

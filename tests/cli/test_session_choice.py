@@ -150,6 +150,4 @@ def test_resume_needs_a_terminal_and_conversations(holdfast: Holdfast, tmp_path:
     with open_terminal(tmp_path, "--resume", "--db", tmp_path / "empty.db", env=OFFLINE) as screen:
         assert screen.end() == 1
         assert "There are no conversations yet." in screen.shown
-    done = holdfast("--resume", **OFFLINE)
-    assert done.code == 2
-    assert "needs a terminal" in done.sentence
+    assert "needs a terminal" in holdfast("--resume", **OFFLINE).failure(2)

@@ -68,13 +68,6 @@ def test_conversation_without_title_is_shown_by_its_first_message(holdfast: Hold
     assert shown == {"empty": "", "late": "", "first": first, "noted": '"Good morning"'}
 
 
-def test_empty_store_lists_nothing(holdfast: Holdfast, tmp_path: Path) -> None:
-    SessionDB(tmp_path / "new.db").close()
-    done = holdfast("sessions", "list", "--db", tmp_path / "new.db")
-    assert (done.code, done.out) == (0, "")
-    assert "no conversations" in done.err
-
-
 @pytest.mark.parametrize("words", ["list", "tree", "show other", "list --json", "tree --json"])
 def test_control_characters_of_a_title_are_escaped(sessions: Holdfast, trip: Path, words: str) -> None:
     set_raw_title(trip, "\x1b]0;owned\x07\x1b[2J\u202e\x9b")
@@ -130,19 +123,6 @@ def test_tree_as_json(sessions: Holdfast, trip: Path) -> None:
     assert (branch["id"], branch["forked_from"], branch["forked_at"]) == (BRANCH, TRIP, 5)
 
 
-def test_branches_deeper_than_the_recursion_limit_are_drawn(holdfast: Holdfast, tmp_path: Path) -> None:
-    path = tmp_path / "deep.db"
-    with SessionDB(path, durability="process-crash") as db:
-        db.create_session("b0", source="test")
-        db.append_message("b0", role="user", content="hi")
-        for number in range(1, 1_050):
-            db.branch(f"b{number - 1}", branch_id=f"b{number}")
-    for arguments in ([], ["--json"]):
-        done = holdfast("sessions", "tree", "b1049", *arguments, "--db", path)
-        assert (done.code, done.err) == (0, "")
-        assert all(f"b{number}" in done.out for number in range(1_050))
-
-
 # --- search -------------------------------------------------------------------------------------------
 
 
@@ -186,6 +166,4 @@ def test_filters_narrow_the_search(sessions: Holdfast, options: list[str], seqs:
     ("words", "code"), [("", 2), ("x --role king", 2), ("x --limit 0", 2), ("x --after soon", 2), ("x --in nowhere", 1)]
 )
 def test_invalid_filter_is_one_sentence(sessions: Holdfast, words: str, code: int) -> None:
-    done = sessions("search", *words.split())
-    assert done.code == code
-    assert "%" not in done.sentence
+    assert "%" not in sessions("search", *words.split()).failure(code)

@@ -248,18 +248,6 @@ async def test_end_of_the_client_cancels_requests(how: str) -> None:
         assert (client.ended, client.channel.is_closed) == ([[]], True)
 
 
-@pytest.mark.parametrize("method", ["receive", "unread"])
-async def test_internal_error_of_a_channel_ends_the_peer_and_is_raised(method: str) -> None:
-    async def fail() -> None:
-        raise ZeroDivisionError
-
-    channel = rpc_peers.MemoryChannel()
-    setattr(channel, method, fail)
-    with pytest.raises(ZeroDivisionError):
-        await peer.Peer(channel, {}).run()
-    assert channel.is_closed
-
-
 async def test_cancelled_peer_leaves_no_task() -> None:
     async with rpc_peers.open_peer(capacity=1) as client:
         tasks_before = len(asyncio.all_tasks()) - 1

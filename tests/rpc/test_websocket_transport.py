@@ -152,18 +152,6 @@ async def test_silent_disconnect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         connection.transport.abort()
 
 
-async def test_internal_error_of_a_connection_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(_: websocket_transport.WebSocketChannel) -> None:
-        raise AssertionError("ours")
-
-    server = Server(SMALL)
-    async with websocket_transport.serve(fail, RULES) as server.address, server.connect() as connection:
-        assert await close_code(connection) == 1011
-    logged = [each.getMessage() for each in caplog.records if each.name == "holdfast.rpc.websocket_transport"]
-    assert logged == ["connection handler failed"]
-    caplog.clear()
-
-
 async def test_invalid_token_host_and_port_are_refused() -> None:
     async with serve() as server:
         for rules, port, why in (

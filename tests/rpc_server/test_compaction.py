@@ -88,20 +88,3 @@ async def test_other_requests_do_not_wait_for_a_compaction(method: str) -> None:
         else:
             assert [line["level"] for line in result["output"]] == ["info", "info"]
             assert "Compacted up to" in result["output"][-1]["text"]
-
-
-async def test_branch_reports_the_messages_its_summary_replaces(store: str) -> None:
-    async with rpc_client.connect(target=store, summarizer=FakeSummarizer()) as (server, client):
-        await fill(server.db, OVER_SOFT)
-        await client.call("session.resume", session_id="talk")
-        cut = (await client.call("session.compress", session_id="talk"))["cut_seq"]
-        here = await client.call("session.info", session_id="talk")
-        branch = await client.call("session.branch", session_id="talk")
-        again = await client.call("session.branch", session_id=branch["session_id"])
-        assert [each["compacted_to"] for each in (here, branch, again)] == [cut] * 3
-        early = await server.db.branch("talk", 2)
-        assert (await client.call("session.resume", session_id=early.id))["compacted_to"] == 0
-        # Undoing the compaction of the origin does not affect a branch.
-        await server.db.undo_compaction("talk")
-        for key, to in (("talk", 0), (branch["session_id"], cut)):
-            assert (await client.call("session.info", session_id=key))["compacted_to"] == to

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import AsyncSessionDB, errors, types
+from holdfast import AsyncSessionDB, types
 from holdfast.rpc_server import session_info, wire_types
 from tests.support import rpc_client
 from tests.support.compaction import fill
@@ -184,17 +184,3 @@ async def test_number_of_sessions_is_limited() -> None:
             assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         assert len(await server.db.list_sessions(every=True)) == 1
         assert server.runtime._titles == {}
-
-
-async def test_session_whose_creation_failed_is_discarded(server: Harness, client: RpcClient) -> None:
-    works = server.db.conversation
-
-    async def fails(_: str) -> Any:
-        raise errors.StoreBusy
-
-    server.db.conversation = fails  # type: ignore[method-assign]
-    assert (await client.refusal("session.create", title="T")).data == {"type": "StoreBusy"}
-    await server.wait_sessions_closed()
-    assert server.runtime._titles == {}
-    server.db.conversation = works  # type: ignore[method-assign]
-    await client.call("session.create", title="T")

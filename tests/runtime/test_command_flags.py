@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from holdfast import AsyncSessionDB, errors, events
+from holdfast import AsyncSessionDB, events
 from holdfast.agent import commands
 from holdfast.agent.commands import registry
 from holdfast.runtime import runtime
@@ -56,28 +56,3 @@ async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
         finish.set()
         await asyncio.gather(first, behind)
         assert order == ["status", "slow", "usage"]
-
-
-async def test_new_leave_and_end_call_closing_hooks_and_end_only_ends_an_unused_one(db: AsyncSessionDB) -> None:
-    async with runtimes.open_runtime(db) as run:
-        await run.submit("talk", events.Submit("hello"))
-        agent, left = run.agents.peek("talk"), list[str]()
-        assert agent is not None
-
-        async def leave() -> None:
-            left.append("talk")
-
-        agent.leave = leave  # type: ignore[method-assign]
-        await run.leave("other")
-        for line, count in (("/resume talk", 0), ("/new", 1), ("/branch", 2)):
-            await run.send("talk", events.Command(line))
-            assert len(left) == count
-        await run.leave("talk")
-        assert left == ["talk"] * 3
-        assert not await run.end("talk", "expired", is_unused=lambda: False)
-        assert (await db.conversation("talk")).last_seq == 2
-        assert await run.end("talk", "expired", review_seconds=0.0)
-        assert left == ["talk"] * 5
-        assert not await run.end("none", "expired")
-        with pytest.raises(errors.NoSuchSession):
-            await db.conversation("none")

@@ -40,6 +40,11 @@ class Run(NamedTuple):
         assert self.err.count("\n") == 1, self.err
         return self.err.rstrip("\n")
 
+    def failure(self, code: int) -> str:
+        """Return the error message of a run that failed with this exit code."""
+        assert self.code == code
+        return self.sentence
+
     @property
     def words(self) -> str:
         """Both outputs without line breaks, for sentences that are wrapped."""

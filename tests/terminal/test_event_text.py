@@ -16,10 +16,6 @@ def draw(*shown: events.AnyEvent, width: int = 80) -> str:
     return "".join(piece.text for event in shown for piece in page.draw(event))
 
 
-def styles(event: events.AnyEvent) -> set[str]:
-    return {piece.style for piece in event_text.EventRenderer().draw(event) if piece.text.strip()}
-
-
 REPLY = [events.TextDelta("Hel"), events.TextDelta("lo.\n"), events.TextDelta("  More"), events.TextDelta(" of it")]
 STARTED, EMPTY = events.TurnStarted("c", "s", "Hello", 3), events.TurnFinished(turn_result())
 CUT_OFF = events.TurnFinished(turn_result(final_response="So mu", partial=True))
@@ -46,22 +42,6 @@ PROCESS = events.TurnStarted("c", "s", "process 1 ended\n> \x1b[2Joutput", 3, "p
 )
 def test_events_are_drawn(shown: list[events.AnyEvent], text: str) -> None:
     assert draw(*shown) == text
-
-
-@pytest.mark.parametrize(
-    ("event", "style"),
-    [
-        (events.TextDelta("x"), ""),
-        (events.ReasoningDelta("x"), "dim"),
-        (events.Notice("x", "warning"), "yellow"),
-        (events.Notice("x", "error"), "red"),
-        (events.ToolFinished("c", "ls", False, ""), "yellow"),
-        (events.TurnFinished(turn_result(completed=False, failed=True, error="The key was refused.")), "red"),
-        (events.TurnFinished(turn_result(completed=False, error="I stopped after 50 steps.")), "yellow"),
-    ],
-)
-def test_style_shows_the_kind_of_event(event: events.AnyEvent, style: str) -> None:
-    assert styles(event) == {style}
 
 
 EVERYWHERE = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J") | st.characters())
@@ -165,22 +145,3 @@ def test_notices_do_not_break_an_open_reply() -> None:
     page = LivePage(columns=40)
     page.draw(events.TextDelta("```\none\ntw"), events.Answer("Nothing waits."), events.Notice("Noted."))
     assert page.draw(events.TextDelta("o  *x*\n```\n")) == "```\none\nNothing waits.\nNoted.\ntwo  *x*\n```"
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        events.Titled("Trip"),
-        events.ToolStarted("c", "ls", "{}"),
-        events.ReasoningDelta("Hm."),
-        PROCESS,
-        events.ApprovalAsked("q", "c", "shell", "Run it."),
-    ],
-    ids=lambda event: type(event).__name__,
-)
-def test_other_events_close_an_open_reply(event: events.AnyEvent) -> None:
-    page = LivePage(columns=40).page
-    page.draw(events.TextDelta("Wait."))
-    assert page.open == [event_text.StyledText("Wait.\n")]
-    assert page.draw(event)[0].text == "Wait.\n"
-    assert page.open[:1] != [event_text.StyledText("Wait.\n")]

@@ -44,19 +44,6 @@ def test_any_text_fits_clipped_and_wrapped(given: str, room: int) -> None:
     assert "".join(lines).replace(" ", "") == given.replace(" ", "")
 
 
-@pytest.mark.parametrize(
-    ("shown", "expected"),
-    [
-        (safe_text.date(1e18), "@1000000000000000000"),
-        (safe_text.date(float("inf")), "@inf"),
-        (safe_text.size(999), "999 B"),
-        (safe_text.size(2_500_000), "2.5 MB"),
-    ],
-)
-def test_dates_beyond_the_calendar_and_sizes_are_formatted(shown: str, expected: str) -> None:
-    assert shown == expected
-
-
 HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The conversation stays."]
 NARROW_HELP = [
     "/new [TITLE]  Begin a new",

@@ -14,10 +14,8 @@ from textual.widgets import Input, OptionList
 
 from holdfast import AsyncSessionDB, errors
 from holdfast.agent import commands
-from holdfast.tui import app, suspend, theme
 from tests.support import compaction
-from tests.support.agents import LoopClock
-from tests.support.tui import TuiDriver, numbered, open_tui, two_conversations
+from tests.support.tui import TuiDriver, numbered, open_tui
 
 
 async def start_reply(tui: TuiDriver, words: str = "Once upon") -> None:
@@ -73,18 +71,6 @@ async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriv
     await tui.wait_for("Interrupted. The conversation up to here is saved.", "Once upon")
     await tui.wait_idle()
     await tui.pilot.press("ctrl+c", "x", "ctrl+c", "ctrl+c")  # A key ends the first warning.
-    assert tui.app.return_code is None
-    await tui.pilot.press("ctrl+c")
-    await tui.until(lambda: tui.app.return_code is not None)
-
-
-async def test_leave_warning_ends_after_its_time(tui: TuiDriver) -> None:
-    clock, passed = LoopClock(), asyncio.Event()
-    await tui.pilot.press("ctrl+c")
-    tui.app.set_timer(app.WARNING_SECONDS, passed.set)  # It is due just after that of the warning.
-    clock.advance(app.WARNING_SECONDS)
-    await passed.wait()
-    await tui.pilot.press("ctrl+c")
     assert tui.app.return_code is None
     await tui.pilot.press("ctrl+c")
     await tui.until(lambda: tui.app.return_code is not None)
@@ -146,19 +132,6 @@ async def test_keys_and_pastes_in_the_transcript_go_to_the_prompt() -> None:
         await tui.pilot.pause()
         tui.app.post_message(Paste(" and\nmore"))
         await tui.until(lambda: tui.app.prompt.text == "panhen and\nmore")
-
-
-async def test_ctrl_t_changes_the_theme_and_ctrl_z_needs_a_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspend.os, "getsid", lambda _: suspend.os.getpgrp())
-    async with open_tui(numbered(4)) as tui:
-        await tui.wait_for("number 4 of many")
-        await tui.pilot.press("ctrl+z")
-        await tui.until(lambda: [each.message for each in tui.app._notifications] == [suspend.NO_SHELL])
-        before = tui.app.transcript.theme_styles
-        await tui.pilot.press("ctrl+t")
-        assert tui.app.theme == theme.LIGHT
-        await tui.until(lambda: tui.app.transcript.theme_styles != before)
-        await tui.until(lambda: tui.text_of("status").count("┃") == 2)  # The thresholds.
 
 
 # --- commands ------------------------------------------------------------------------------------------
@@ -282,31 +255,3 @@ async def test_unstored_messages_are_never_lost(
         restored = returns and not draft
         await tui.wait_for(*([] if restored else [f"Not sent: {line}"]), "Not sent: second words", "third words")
         assert tui.app.prompt.text == (line if restored else draft)
-
-
-# --- several conversations -----------------------------------------------------------------------------
-
-
-async def test_reply_continues_while_another_conversation_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with open_tui(two_conversations, size=(80, 60)) as tui:
-        await start_reply(tui, "alpha\n\n")
-        await tui.type("and another")
-        for conversation_id in ("other", "talk"):
-            await tui.type(f"/resume {conversation_id}")
-            await tui.until(lambda here=conversation_id: tui.app.conversation_id == here)
-        await tui.wait_for("and another")
-        tui.model.say("gamma\n\n")
-        await tui.wait_for("gamma")
-        polled, poll = list[str](), tui.app.status.poll
-
-        async def record(conversation_id: str) -> None:
-            polled.append(conversation_id)
-            await poll(conversation_id)
-
-        monkeypatch.setattr(tui.app.status, "poll", record)
-        await tui.until(lambda: len(polled) > 3)
-        assert "gamma" in tui.shown
-        tui.model.say("delta", None, "It is the last.", None)
-        await tui.wait_for("It is the last.")
-        await tui.wait_idle()
-        assert tui.shown.count("gamma") == tui.shown.count("alpha") == 1

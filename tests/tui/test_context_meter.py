@@ -42,21 +42,3 @@ def test_lines_fit_any_width(width: int, marks: event_text.Marks) -> None:
     assert safe_text.cells(context_meter.draw_status(status, form(width, marks), 3.0).plain) <= width
     for progress in (None, base.Progress("reading"), base.Progress("summing up", 380, 12_400)):
         assert safe_text.cells(context_meter.draw_progress(progress, 7.3, form(width, marks)).plain) <= width
-
-
-def test_status_has_usage_duration_queue_model_and_cost() -> None:
-    status = ConversationStatus("a/b", 40_000, 200_000, 0.5, queued=2, soft=130_000, hard=180_000)
-    line = context_meter.draw_status(status, form(100), 3.0).plain
-    assert line.endswith("20% of 200k · answering… 3 s · 2 queued · a/b · $0.5000")
-
-
-@pytest.mark.parametrize(
-    ("progress", "text"),
-    [
-        (None, "Compacting… 3 s"),
-        (base.Progress("summing up", 380, 12_400), "Compacting: summarizing 380 messages, about 12,400 tokens… 3 s"),
-        (base.Progress("writing", 380), "Compacting: saving… 3 s"),
-    ],
-)
-def test_progress_of_a_compaction_has_its_stage(progress: base.Progress | None, text: str) -> None:
-    assert context_meter.draw_progress(progress, 3.0, form(100)).plain == text

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from textual.widgets import OptionList, Static
 
-from holdfast import AsyncSessionDB, errors, safe_text, types
-from holdfast.terminal import event_text
-from holdfast.tui import conversation_list, entry_rows
+from holdfast import AsyncSessionDB, errors, types
+from holdfast.tui import conversation_list
 from tests.support.tui import TuiDriver, numbered, open_tui
 
 
@@ -50,17 +49,6 @@ async def test_conversations_are_found_by_title_id_and_message(monkeypatch: pyte
         assert tui.app.conversation_id == "old"
 
 
-async def test_number_of_hidden_conversations_is_shown_and_cannot_be_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_list, "MAX_OFFERED", 2)
-    async with open_tui(store_conversations) as tui:
-        await tui.open_list()
-        await tui.until(lambda: len(found(tui)) == 3)
-        options = tui.app.screen.query_one(OptionList)
-        assert str(options.options[-1].prompt) == "3 more: type to filter"
-        await tui.pilot.press("pagedown")
-        assert options.highlighted == 1
-
-
 async def test_store_error_is_shown_in_the_list() -> None:
     async def fail(*_: object, **__: object) -> list[types.Session]:
         raise errors.StoreBusy("It is locked.")
@@ -71,29 +59,3 @@ async def test_store_error_is_shown_in_the_list() -> None:
         await tui.until(lambda: lineage(tui) == "It is locked.")
         words.value = "zebra"
         await tui.until(lambda: lineage(tui) == "It is locked." and not found(tui))
-
-
-async def read_lineage(db: AsyncSessionDB, id: str, *branches: str) -> conversation_list.ConversationLineage:
-    sessions, compactions = await db.sessions(id), await db.compactions(id)
-    return conversation_list.ConversationLineage(await db.conversation(id), sessions, compactions, branches)
-
-
-async def test_lineage_lists_sessions_compactions_and_branches_within_its_width(db: AsyncSessionDB) -> None:
-    await store_conversations(db)
-    found = await read_lineage(db, "talk", "other way")
-
-    def draw(found: conversation_list.ConversationLineage, width: int = 60, **given: event_text.Marks) -> list[str]:
-        return [row.plain for row in conversation_list.draw_lineage(found, entry_rows.RowFormat(width, **given))]
-
-    assert draw(found) == [
-        "(no title)",
-        "talk",
-        "├─ ○ 1–30  compression",
-        "│  compacted up to 20 (active)",
-        "├─ ● 31–31  head",
-        "└─ branch: other way",
-    ]
-    assert draw(found, marks=event_text.PLAIN)[-1] == "`- branch: other way"
-    assert draw(await read_lineage(db, "branch"))[2:] == ["branch of talk at message 10", "└─ ● empty  head"]
-    for width in (1, 5, 12):
-        assert all(safe_text.cells(row) <= width for row in draw(found, width))

@@ -34,16 +34,6 @@ def test_tool_is_one_row_that_opens() -> None:
     assert draw(entry, marks=event_text.PLAIN) == ['   > ok: look {"at": 1}  first']
 
 
-@pytest.mark.parametrize(("kind", "unfolded"), [("user", 5), ("reply", 100)])
-def test_long_entry_is_folded_until_it_is_opened(kind: entries.Kind, unfolded: int) -> None:
-    long, short = ("\n\n".join(f"line {n}" for n in range(count)) for count in (300, unfolded))
-    folded, opened = draw(entries.Entry((1, 0), kind, long)), draw(entries.Entry((1, 0), kind, long), opened=True)
-    assert len(folded) < 2 * entry_rows.FOLDED_ROWS
-    assert any("more rows" in row for row in folded)
-    assert any("line 299" in row for row in opened)
-    assert any(f"line {unfolded - 1}" in row for row in draw(entries.Entry((1, 0), kind, short)))
-
-
 @pytest.mark.parametrize("kind", ["user", "reply", "tool", "reasoning"])
 @pytest.mark.parametrize("words", ["x" * 300_000, "some words\n" * 30_000], ids=["one line", "many lines"])
 def test_huge_entry_is_cut(kind: entries.Kind, words: str) -> None:

@@ -51,16 +51,6 @@ def test_events_are_drawn_in_order() -> None:
     assert draw(turn, {thought.key})[2:5] == ["▾ reasoning", "Let me see.", "Yes."]
 
 
-def test_queued_messages_stand_below_and_a_cleared_turn_is_empty() -> None:
-    turn = start(events.TextDelta("Once."))
-    turn.queued = ["next"]
-    assert draw(turn)[-2:] == ["▌ You  queued", "▌ next"]
-    assert not turn.is_empty
-    turn.clear()
-    turn.queued = []
-    assert (turn.is_empty, draw(turn)) == (True, [])
-
-
 def test_only_changed_rows_are_drawn_again() -> None:
     turn = start(
         events.ReasoningDelta("thinking " * 1_000),

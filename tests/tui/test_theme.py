@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from rich.terminal_theme import TerminalTheme
 from textual.color import Color
 from textual.theme import Theme
 
@@ -40,16 +39,3 @@ def test_every_colour_is_readable_on_every_background(theme: Theme) -> None:
         dimmed = [paper.blend(Color.parse(str(theme.foreground)), share) for share in shares]
         inks = [*dimmed, *(Color.parse(str(each)) for each in (*colours, theme.error))]
         assert min(contrast(ink, paper) for ink in inks) >= READABLE
-
-
-@pytest.mark.parametrize(
-    ("code", "theme"),
-    [(tui_theme.CODE_DARK, tui_theme.THEMES[0]), (tui_theme.CODE_LIGHT, tui_theme.THEMES[1])],
-    ids=["dark", "light"],
-)
-def test_code_is_readable(code: TerminalTheme, theme: Theme) -> None:
-    colours = [Color(*code.ansi_colors[number]) for number in range(16)]
-    used = colours[1:] if theme.dark else colours  # No text is black in the dark.
-    assert all(contrast(each, backgrounds(theme)[0]) >= READABLE for each in used)
-    assert len({each.rgb for each in colours}) > 10
-    assert contrast(Color.parse("#000"), Color.parse("#fff")) == 21.0

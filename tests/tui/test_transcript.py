@@ -193,24 +193,6 @@ async def test_failed_page_shows_the_error_keeps_its_height_and_is_read_again(mo
         assert "locked" not in tui.shown
 
 
-async def test_store_error_during_a_switch_is_shown_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    read, fails = transcript_source.read, True
-
-    async def fail(db: AsyncSessionDB, conversation_id: str, *rest: object) -> transcript_source.ConversationView:
-        if fails and conversation_id == "other":
-            raise errors.StoreBusy("It is locked.")
-        return await read(db, conversation_id, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(transcript_source, "read", fail)
-    async with open_tui(two_conversations, poll_seconds=0.01) as tui:
-        await tui.wait_for("number 4 of many")
-        await tui.type("/resume other")
-        shown = await tui.wait_for("It is locked.")
-        assert (shown.count("It is locked."), "number" in shown) == (1, False)
-        fails = False
-        await tui.wait_for("other 29")
-
-
 async def test_deleted_conversation_leaves_the_screen() -> None:
     async with open_tui(numbered(4), poll_seconds=0.01) as tui:
         await tui.wait_for("number 4 of many")
