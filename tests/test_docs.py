@@ -100,9 +100,7 @@ def test_every_error_has_its_entry_in_concepts() -> None:
         name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
     }
     entries = text_of("docs/concepts.md").partition("\n## Errors\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^- `(\w+)`: ", entries, re.MULTILINE) == list(
-        dict.fromkeys(n for n in vars(errors) if n in raised)
-    )
+    assert re.findall(r"^- `(\w+)`: ", entries, re.MULTILINE) == [name for name in vars(errors) if name in raised]
 
 
 def test_every_public_name_is_on_the_python_api_page() -> None:
@@ -131,10 +129,7 @@ def test_every_operation_with_fault_points_is_named() -> None:
 
 def test_readme_states_how_often_the_faults_run() -> None:
     text = " ".join(text_of("README.md").split())
-    rounds, orders = (
-        test_races.ROUNDS,
-        test_interleavings.order_count(interleavings.GROUPS["end"]),
-    )
+    rounds, orders = test_races.ROUNDS, test_interleavings.order_count(interleavings.GROUPS["end"])
     assert f"races of {test_races.PROCESSES} processes" in text
     assert f"{rounds['sqlite']} rounds on SQLite, {rounds['postgres']} on PostgreSQL" in text
     assert f"({orders:,} orders)" in text

@@ -34,13 +34,7 @@ def test_command_prints_the_documented_output(page: Path, tmp_path: Path) -> Non
     home.mkdir()
     work.mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    env = {
-        **cli_process.OFFLINE,
-        "PATH": path,
-        "HOME": str(home),
-        "HOLDFAST_HOME": str(home / "own"),
-        "LANG": "C.UTF-8",
-    }
+    env = {**cli_process.OFFLINE, "PATH": path, "HOME": str(home), "HOLDFAST_HOME": str(home / "my"), "LANG": "C.UTF-8"}
     for command, shown in documents.session(page):
         ran = cli_process.run(work, env=env, command=["sh", "-c", f"({command}) 2>&1"])
         session = f"$ {command}\n{ran.out}[exit {ran.code}]"

@@ -112,9 +112,7 @@ def imported_names(node: ast.AST) -> Iterator[str]:
 def nested_nodes(tree: ast.Module) -> set[ast.AST]:
     """Return all nodes inside of functions and classes."""
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-    return {
-        child for node in ast.walk(tree) if isinstance(node, inner) for child in ast.walk(node) if child is not node
-    }
+    return {each for node in ast.walk(tree) if isinstance(node, inner) for each in ast.walk(node) if each is not node}
 
 
 def find_violations(path: str, source: str) -> list[str]:

@@ -1,12 +1,16 @@
-"""The install command fits the way Holdfast was installed."""
+"""The install command fits the way Holdfast was installed, and constraints.txt pins every dependency."""
 
 from __future__ import annotations
 
+import re
 import sys
+import tomllib
 from importlib import metadata
+from pathlib import Path
 
 import msgspec
 import pytest
+from packaging import requirements, utils
 
 from holdfast import installation
 
@@ -42,3 +46,22 @@ def test_command_names_tool_and_source(
     monkeypatch.setattr(sys, "prefix", prefix)
     monkeypatch.setattr(sys, "executable", "/venv/bin/python")
     assert installation.install_command("tui") == command
+
+
+ROOT = Path(__file__).parent.parent
+LINES = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+
+
+def test_every_dependency_is_pinned_to_an_allowed_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = [*project["dependencies"], *(each for extra in extras for each in extra)]
+    pinned = dict(line.split("==") for line in LINES if not line.startswith("#"))
+    versions = {utils.canonicalize_name(name): version for name, version in pinned.items()}
+    for each in map(requirements.Requirement, wanted):
+        assert versions[utils.canonicalize_name(each.name)] in each.specifier, f"{each}: run make lock"
+
+
+def test_constraints_are_names_and_versions_only() -> None:
+    assert [line for line in LINES if not re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.+!]*", line)] == []
+    assert not re.search(r"://|--index|--find-links", "\n".join(LINES))

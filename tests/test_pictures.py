@@ -38,13 +38,10 @@ def test_scene_shows_the_real_program(make: ModuleType, tmp_path: Path) -> None:
         assert "You said in message 1" in text
 
 
-def test_every_scene_is_checked_in(make: ModuleType) -> None:
+def test_every_scene_is_checked_in_and_shown(make: ModuleType) -> None:
     assert {path.stem for path in SVG} == {f"{name}-{scheme}" for name in make.SCENES for scheme in make.THEMES}
     png = {f"{name}-{scheme}" for name in make.PNG_SCENES for scheme in make.THEMES}
     assert {path.stem for path in FOLDER.glob("*.png")} == png
-
-
-def test_every_scene_is_shown_and_every_reference_exists(make: ModuleType) -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     names = {name for page in pages for name in REFERENCE.findall(page.read_text("utf-8"))}
     assert names <= {path.name for path in FOLDER.iterdir()}

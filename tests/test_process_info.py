@@ -17,11 +17,9 @@ from tests.support.polling import until
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="environments are read from /proc")
 
 
-def start(**environment: str) -> subprocess.Popen[bytes]:
+def start(**env: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", "print(flush=True); input()"]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **environment}
-    )
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **env})
     assert process.stdout is not None
     process.stdout.readline()
     return process

@@ -58,9 +58,7 @@ def made(kind: type[errors.HoldfastError]) -> errors.HoldfastError:
     samples: dict[str, Any] = {"epoch": 3, "seq": 3, "line": 3, "version": 3, "found": 3, "known": 2, "expires_in": 1.5}
     samples |= {"tokens": 3, "window": 3}
     lists = {"candidates", "branches", "problems"}
-    needed = [
-        each for each in inspect.signature(kind).parameters.values() if each.default is each.empty and each.kind < 2
-    ]
+    needed = [one for one in inspect.signature(kind).parameters.values() if one.default is one.empty and one.kind < 2]
     return kind(*(["one", "two"] if each.name in lists else samples.get(each.name, "text") for each in needed))
 
 

@@ -173,9 +173,7 @@ async def test_invalid_initialize_is_refused(params: object) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 65535])
 @pytest.mark.parametrize("mcp", [True, False])
-def test_initialize_result_has_our_version_and_only_available_features(
-    version: int, mcp: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_initialize_offers_only_available_features(version: int, mcp: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not mcp:
         monkeypatch.setattr(util, "find_spec", lambda _: None)
     made = channel.initialize_result({"protocolVersion": version}, "1.2.3")

@@ -50,9 +50,7 @@ async def answer_invalid() -> object:
         (lambda: fail(method_not_found()), ""),
     ],
 )
-async def test_failed_request_is_a_tool_error_of_one_line(
-    answer: Callable[[], Awaitable[object]], expected: str
-) -> None:
+async def test_failed_request_is_a_one_line_tool_error(answer: Callable[[], Awaitable[object]], expected: str) -> None:
     with pytest.raises(errors.ToolFailed) as found:
         await client.request(answer(), 0.01)
     assert expected in str(found.value)
@@ -167,9 +165,7 @@ async def test_link_created_during_an_approval_is_not_followed(path: str, target
     [(True, False, True, {"read"}), (False, True, True, {"write"}), (True, True, False, {"read", "write"})],
     ids=["read only", "write only", "unknown methods"],
 )
-async def test_files_are_used_directly_where_the_editor_offers_nothing(
-    file: Path, read: bool, write: bool, known: bool, asked: set[str]
-) -> None:
+async def test_files_are_used_without_editor(file: Path, read: bool, write: bool, known: bool, asked: set[str]) -> None:
     async with open_files(file.parent, read=read, write=write) as (editor, do):
         if not known:
             editor.refusing = {"read": method_not_found(), "write": method_not_found()}
@@ -297,9 +293,7 @@ async def test_end_of_a_command_is_reported(
         assert leash.at_large() == []
 
 
-async def test_command_that_takes_too_long_is_killed_and_its_output_reported(
-    tmp_path: Path, leash: processes.Leash
-) -> None:
+async def test_slow_command_is_killed_and_its_output_reported(tmp_path: Path, leash: processes.Leash) -> None:
     async with open_terminals(tmp_path, leash) as (editor, do, _):
         for seconds in (1, 5, 25):  # On a busy machine it may be killed before it writes anything.
             found = await do("shell", command="echo begun; sleep 600", timeout=seconds)
@@ -312,9 +306,7 @@ async def test_command_that_takes_too_long_is_killed_and_its_output_reported(
 
 
 @pytest.mark.parametrize("when", ["create", "wait"])
-async def test_cancelled_command_does_not_continue(
-    tmp_path: Path, place: Path, leash: processes.Leash, when: str
-) -> None:
+async def test_cancelled_command_is_stopped(tmp_path: Path, place: Path, leash: processes.Leash, when: str) -> None:
     reached, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(method: str) -> None:
@@ -382,9 +374,7 @@ async def test_command_runs_directly_if_the_editor_cannot_run_it(
 
 
 @pytest.mark.parametrize("method", ["wait", "output"])
-async def test_running_command_is_not_repeated_if_the_editor_does_not_know_a_method(
-    tmp_path: Path, leash: processes.Leash, method: str
-) -> None:
+async def test_running_command_is_never_repeated(tmp_path: Path, leash: processes.Leash, method: str) -> None:
     async with open_terminals(tmp_path, leash) as (editor, do, _):
         editor.refusing = {method: method_not_found()}
         assert not (await do("shell", command="echo x >> log; sleep 0.2")).ok
@@ -410,9 +400,7 @@ async def test_command_that_the_editor_refuses_is_not_run(tmp_path: Path, place:
         (None, None, False, "[It was stopped; the exit code is unknown.]"),
     ],
 )
-def test_only_a_command_that_ended_with_zero_succeeded(
-    status: dict[str, Any] | None, late: float | None, ok: bool, ending: str
-) -> None:
+def test_only_exit_code_zero_succeeds(status: dict[str, Any] | None, late: float | None, ok: bool, ending: str) -> None:
     ended = None if status is None else schema.TerminalExitStatus(**status)
     found = schema.TerminalOutputResponse(output="out\n", truncated=False, exit_status=ended)
     result = client_terminals.format_output(found, late)

@@ -27,9 +27,8 @@ def text(words: str) -> schema.TextContentBlock:
 
 
 def resource(words: str, uri: str = "file:///a/b.txt") -> schema.EmbeddedResourceContentBlock:
-    return schema.EmbeddedResourceContentBlock(
-        type="resource", resource=schema.TextResourceContents(uri=uri, text=words)
-    )
+    inner = schema.TextResourceContents(uri=uri, text=words)
+    return schema.EmbeddedResourceContentBlock(type="resource", resource=inner)
 
 
 def test_text_and_resources_of_a_prompt_are_distinguished() -> None:
@@ -203,15 +202,13 @@ def test_result_of_a_tool_becomes_a_diff(
 
 
 def test_truncated_diff_is_ignored() -> None:
-    whole = "Changed: a (+1 -1 lines).\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
+    full = "Changed: a (+1 -1 lines).\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
     asked = {"path": "a", "old_text": "two", "new_text": "2"}
-    assert pairs(diffs.view_call("edit_file", asked, whole, CWD)) == [
-        ("/project/a", "one\ntwo\nthree", "one\n2\nthree")
-    ]
-    for end in range(len("Changed: "), whole.rindex("\n") + 1):
-        assert pairs(diffs.view_call("edit_file", asked, whole[:end], CWD)) == [("/project/a", "two", "2")]
+    assert pairs(diffs.view_call("edit_file", asked, full, CWD)) == [("/project/a", "one\ntwo\nthree", "one\n2\nthree")]
+    for end in range(len("Changed: "), full.rindex("\n") + 1):
+        assert pairs(diffs.view_call("edit_file", asked, full[:end], CWD)) == [("/project/a", "two", "2")]
     over = {"path": "a", "content": "all of it"}
-    for cut in (whole[:50], f"{whole}\n[… 7 more lines of changes are not shown …]"):
+    for cut in (full[:50], f"{full}\n[… 7 more lines of changes are not shown …]"):
         assert diffs.view_call("write_file", over, cut, CWD).content == []
     for number in ("9" * 10, "9" * 5000):
         words = f"Changed: a\n@@ -{number},1 +{number},1 @@\n-a\n+b"

@@ -61,14 +61,13 @@ async def test_servers_have_unique_names_and_their_secrets_are_not_shown(tmp_pat
     assert known.given == (("API_KEY", "hunter2-hunter2"),)
     assert "hunter2" not in repr(known)
     headers = [schema.HttpHeader(name="x-key", value="hunter2-hunter2")]
-    (web,) = mcp_servers.convert_servers(
-        [schema.HttpMcpServer(type="http", name="web", url="https://w", headers=headers)]
-    )
+    given = schema.HttpMcpServer(type="http", name="web", url="https://w", headers=headers)
+    (web,) = mcp_servers.convert_servers([given])
     assert (web.headers, web.given) == ({"x-key": "hunter2-hunter2"}, (("x-key", "hunter2-hunter2"),))
     several = mcp_servers.convert_servers([raw("a b"), raw("a b"), raw("a b-2"), raw("c")])
     assert [each.name for each in several] == ["a b", "a b-2", "a b-2-2", "c"]
-    for given in ([], None):
-        async with mcp_servers.open_servers(given, tmp_path) as none:
+    for nothing in ([], None):
+        async with mcp_servers.open_servers(nothing, tmp_path) as none:
             assert none is None
 
 
@@ -82,9 +81,7 @@ async def test_servers_of_the_settings_keep_their_names_and_are_not_duplicated(t
         assert await run(tools["raw__echo"], text="a") == '{"text": "a"}'
 
 
-async def test_unavailable_server_is_reported_and_blocks_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_missing_server_is_reported_and_blocks_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     through = schema.AcpMcpServer(type="acp", name="through", server_id="1")
     broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
     async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:

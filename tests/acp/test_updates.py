@@ -73,9 +73,7 @@ def test_unknown_call_has_no_end_and_the_end_of_a_turn_fails_open_calls(builder:
         (events.Moved("c"), None),
     ],
 )
-def test_event_becomes_an_update_unless_the_editor_knows_it(
-    event: events.AnyEvent, kind: str | None, builder: updates.UpdateBuilder
-) -> None:
+def test_event_has_at_most_one_update(event: events.AnyEvent, kind: str | None, builder: updates.UpdateBuilder) -> None:
     assert [each.session_update for each in builder.build(event)] == ([kind] if kind else [])
 
 

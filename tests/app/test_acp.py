@@ -15,7 +15,7 @@ import pytest
 from holdfast import SessionDB, config
 from holdfast.acp import channel
 from holdfast.app import acp as program
-from holdfast.tools.permissions import rules as permissions_rules
+from holdfast.tools.permissions import rules
 from tests.support import acp_editor, mcp_servers, polling
 
 
@@ -69,11 +69,8 @@ async def test_two_sessions_work_in_two_folders_of_one_store(settings: config.Se
 
 
 async def test_rules_hold_in_the_folder_of_the_session(settings: config.Settings, folders: list[str]) -> None:
-    rules = (
-        permissions_rules.parse_rule("deny", "read_file(notes.txt)"),
-        permissions_rules.parse_rule("allow", "shell(pwd)"),
-    )
-    async with serve(msgspec.structs.replace(settings, permissions=rules)) as editor:
+    law = rules.parse_rule("deny", "read_file(notes.txt)"), rules.parse_rule("allow", "shell(pwd)")
+    async with serve(msgspec.structs.replace(settings, permissions=law)) as editor:
         session = await editor.new(folders[0])
         await editor.prompt(session, "read notes.txt")
         assert "the sea" not in editor.text()

@@ -66,9 +66,7 @@ async def test_expired_mail_is_deleted_in_intervals_despite_a_failure(monkeypatc
     assert failed == ["busy"]
 
 
-async def test_processes_that_ended_meanwhile_are_reported_before_the_first_answer(
-    settings: config.Settings, tmp_path: Path
-) -> None:
+async def test_ended_processes_are_reported_before_the_first_answer(settings: config.Settings, tmp_path: Path) -> None:
     with SessionDB(settings.database) as db:
         db.append_message("talk", role="user", content="Begin.", create=types.NewConversation(source="test"))
         db.append_message("talk", role="assistant", content="Begun.")

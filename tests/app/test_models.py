@@ -128,9 +128,7 @@ async def test_offline_model_is_used_when_nothing_else_is_available(settings: co
     ],
 )
 @pytest.mark.parametrize("is_fallback", [False, True])
-async def test_cost_limit_needs_a_known_price(
-    settings: config.Settings, name: str, allowed: bool, is_fallback: bool
-) -> None:
+async def test_cost_limit_needs_a_price(settings: config.Settings, name: str, allowed: bool, is_fallback: bool) -> None:
     limited = replaced(
         settings,
         providers={**providers.PROVIDERS, "lab": providers.Provider("lab", "openai", "http://127.0.0.1:9/v1")},

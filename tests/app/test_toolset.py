@@ -51,9 +51,7 @@ def test_every_tool_has_a_kind_and_states_whether_it_changes_anything(tmp_path: 
 
 
 @pytest.mark.parametrize("where", ["inside", "around"])
-async def test_files_of_the_program_are_closed_to_its_tools(
-    settings: config.Settings, tmp_path: Path, where: str
-) -> None:
+async def test_files_of_the_program_are_off_limits(settings: config.Settings, tmp_path: Path, where: str) -> None:
     project = tmp_path / "project"
     home = project / "home" if where == "inside" else project
     home.mkdir(parents=True)

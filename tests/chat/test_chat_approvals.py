@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import events
-from holdfast.chat import input_line
+from holdfast.chat import approval_prompt, input_line
 from tests.support.chat import ENTER, LEAVE, STOP, ChatDriver, open_chat
 
 
@@ -122,3 +122,29 @@ async def test_other_words_are_restored_and_kept_in_the_history_but_answers_are_
         chat.enter("n secret reason")
         await chat.wait_for("Denied (at the terminal: no).", "> what would it make?\n  /usr/bin/make, I mean")
         assert "secret" not in history.read_text()
+
+
+@pytest.mark.parametrize(
+    ("line", "answer", "reason"),
+    [
+        ("y", "once", ""),
+        (" Yes ", "once", ""),
+        ("c", "conversation", ""),
+        ("always", "always", ""),
+        ("n", "deny", ""),
+        ("no, use make instead", "deny", "use make instead"),
+    ],
+)
+def test_known_words_are_answers(line: str, answer: events.Answered, reason: str) -> None:
+    assert approval_prompt.parse_reply(line, "q") == events.Approve("q", answer, "at the terminal", reason)
+
+
+@pytest.mark.parametrize("line", ["", "yy", "yes please", "c u", "1", "/approve", "y\ta"])
+def test_other_lines_are_no_answer(line: str) -> None:
+    assert approval_prompt.parse_reply(line, "q") == approval_prompt.OtherLine(line)
+
+
+def test_lasting_answers_are_offered_only_if_they_are_possible() -> None:
+    asked = events.ApprovalAsked("q", "c", "shell", "Run it.", remembers="shell(ls)")
+    assert "a always" in approval_prompt.question_text(asked)
+    assert "always" not in approval_prompt.question_text(events.ApprovalAsked("q", "c", "shell", "Run it."))

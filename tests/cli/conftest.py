@@ -12,13 +12,8 @@ from holdfast import SessionDB
 from tests.support import cli_in_process, cli_process
 from tests.support.cli_process import Configure, Holdfast
 
-TRIP, SECOND, THIRD, BRANCH = (
-    "20260528_000000_aaaaaa",
-    "20260528_001000_bbbbbb",
-    "20260528_003000_dddddd",
-    "20260529_ccc",
-)
-
+TRIP, SECOND = "20260528_000000_aaaaaa", "20260528_001000_bbbbbb"
+THIRD, BRANCH = "20260528_003000_dddddd", "20260529_ccc"
 ALL = {TRIP, BRANCH, "other"}
 MCP_SERVER = Path(__file__).parents[1] / "support" / "mcp_raw_server.py"
 

@@ -31,9 +31,7 @@ def test_backup_replaces_another_file_only_on_request(on_trip: Holdfast, tmp_pat
     assert "Name a TARGET" in on_trip("backup").failure(2)
 
 
-def test_scheduled_backup_is_made_only_when_due(
-    holdfast: Holdfast, trip: Path, home: Path, configure: Configure
-) -> None:
+def test_scheduled_backup_is_made_when_due(holdfast: Holdfast, trip: Path, home: Path, configure: Configure) -> None:
     configure('[backup]\nfolder = "copies"\nevery_hours = 24\nkeep = 2\n')
     store = {"HOLDFAST_DB": str(trip)}
     assert holdfast("backup", "--if-due", **store).code == 0
@@ -61,9 +59,7 @@ def test_restore_without_yes_shows_both_stores_and_changes_nothing(on_trip: Hold
     assert conversation_ids(trip) == {TRIP, BRANCH}
 
 
-def test_restore_keeps_a_copy_and_never_replaces_an_earlier_one(
-    on_trip: Holdfast, trip: Path, tmp_path: Path, copy: Path
-) -> None:
+def test_restore_keeps_a_copy_and_every_earlier_one(on_trip: Holdfast, trip: Path, tmp_path: Path, copy: Path) -> None:
     stamps = [time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time() + n)) for n in range(cli_process.PATIENCE)]
     earlier = [tmp_path / f"trip.db-before-restore-{stamp}.db" for stamp in stamps]
     for path in earlier:

@@ -135,9 +135,7 @@ def test_command_refuses_invalid_settings(holdfast: Holdfast, home: Path, config
 
 
 @pytest.mark.parametrize("words", ["config path", "completion bash", "--help", "tour --help", "config show -h"])
-def test_command_without_need_of_settings_works_with_invalid_ones(
-    holdfast: Holdfast, configure: Configure, words: str
-) -> None:
+def test_command_that_needs_none_ignores_invalid_settings(holdfast: Holdfast, configure: Configure, words: str) -> None:
     configure(WRONG)
     assert holdfast(*words.split()).code == 0
 
@@ -145,9 +143,7 @@ def test_command_without_need_of_settings_works_with_invalid_ones(
 # --- show and path -------------------------------------------------------------------------------------
 
 
-def test_show_names_the_source_of_each_value(
-    holdfast: Holdfast, configure: Configure, home: Path, tmp_path: Path
-) -> None:
+def test_show_names_the_source_of_values(holdfast: Holdfast, configure: Configure, home: Path, tmp_path: Path) -> None:
     user_file, project_file = str(home / "config.toml"), tmp_path / ".holdfast.toml"
     configure(
         "model = 'offline'\nfallback = ['offline']\n[limits]\nsteps = 7\ncost = 1.0\n"
@@ -303,18 +299,15 @@ def test_edit_with_a_mistake_keeps_a_draft_for_the_next_edit(edit: Edit, home: P
         ("file.unlink()", 0, "Nothing was changed."),
     ],
 )
-def test_edit_without_a_change_creates_no_file(
-    edit: Edit, home: Path, code: str, exit_code: int, sentence: str
-) -> None:
+def test_edit_without_change_creates_no_file(edit: Edit, home: Path, code: str, exit_code: int, sentence: str) -> None:
     assert sentence in edit(code).failure(exit_code)
     assert list(home.glob("config*")) == []
 
 
 def test_edit_does_not_overwrite_a_concurrent_change(edit: Edit, home: Path, configure: Configure) -> None:
     file = configure("# mine")
-    assert "Another process" in edit(
-        f"file.write_text('# edited'); pathlib.Path({str(file)!r}).write_text('# theirs')"
-    ).failure(1)
+    done = edit(f"file.write_text('# edited'); pathlib.Path({str(file)!r}).write_text('# theirs')")
+    assert "Another process" in done.failure(1)
     assert file.read_text() == "# theirs"
     # The next edit begins with the other process's content.
     assert edit("file.write_text(file.read_text() + ' and mine')").code == 0

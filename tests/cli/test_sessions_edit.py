@@ -33,9 +33,7 @@ def test_title_is_set_shown_and_cleared(sessions: Holdfast) -> None:
 # --- delete --------------------------------------------------------------------------------------------
 
 
-def test_delete_shows_the_conversations_and_leaves_no_byte_of_them_with_yes(
-    sessions: Holdfast, trip: Path, tmp_path: Path
-) -> None:
+def test_delete_asks_first_and_leaves_no_byte(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = sessions("delete", "other", BRANCH)
     assert done.code == 1
     assert [line.split()[0] for line in done.out.splitlines()] == ["other", BRANCH]
@@ -49,9 +47,7 @@ def test_delete_shows_the_conversations_and_leaves_no_byte_of_them_with_yes(
 
 
 @pytest.mark.parametrize("how", ["delete", "redact"])
-def test_removal_deletes_the_output_of_its_processes_only(
-    sessions: Holdfast, trip: Path, tmp_path: Path, how: str
-) -> None:
+def test_removal_deletes_output_of_its_processes_only(sessions: Holdfast, trip: Path, tmp_path: Path, how: str) -> None:
     folder = Path(process_folders.store_folder(str(tmp_path / "data"), str(trip)))
     with SessionDB(trip) as db:
         for name, here in (("p1", TRIP), ("p2", "other")):
@@ -74,9 +70,7 @@ def test_removal_deletes_the_output_of_its_processes_only(
     ids=["branch", "part of a title"],
 )
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
-def test_delete_removes_nothing_if_one_name_is_refused(
-    sessions: Holdfast, trip: Path, names: list[str], sentence: str, form: list[str]
-) -> None:
+def test_delete_is_atomic(sessions: Holdfast, trip: Path, names: list[str], sentence: str, form: list[str]) -> None:
     assert sentence in sessions("delete", *names, "--yes", *form).failure(1)
     assert conversation_ids(trip) == ALL
 
@@ -199,9 +193,7 @@ def test_prune_uses_the_settings(sessions: Holdfast, trip: Path, home: Path, con
     ("arguments", "code"),
     [(["--max-size", "10GB"], 0), ([], 2), (["--max-size", "lots"], 2), (["--older-than", "-1"], 2)],
 )
-def test_prune_removes_nothing_within_the_limits_or_on_wrong_use(
-    sessions: Holdfast, trip: Path, arguments: list[str], code: int
-) -> None:
+def test_prune_within_limits_removes_nothing(sessions: Holdfast, trip: Path, arguments: list[str], code: int) -> None:
     done = sessions("prune", *arguments, "--yes")
     assert (done.code, done.out) == (code, "")
     assert conversation_ids(trip) == ALL

@@ -73,9 +73,7 @@ def test_file_is_private_and_replaced_only_as_a_whole(sessions: Holdfast, trip: 
         ("last -o nowhere/x", 1, "cannot be read or written: No such file or directory."),
     ],
 )
-def test_export_that_cannot_be_made_is_one_sentence(
-    sessions: Holdfast, arguments: str, code: int, sentence: str
-) -> None:
+def test_impossible_export_is_one_sentence(sessions: Holdfast, arguments: str, code: int, sentence: str) -> None:
     assert sentence in sessions("export", *arguments.split()).failure(code)
     assert sessions("list").code == 0
 

@@ -69,9 +69,7 @@ def test_conversations_are_offered_by_id_or_title(complete: Complete, trip: Path
     assert complete("sessions", "delete", TRIP, "oth", HOLDFAST_DB=str(trip)) == ["other"]
 
 
-def test_missing_store_and_invalid_settings_offer_nothing(
-    complete: Complete, tmp_path: Path, configure: Configure
-) -> None:
+def test_no_store_and_invalid_settings_offer_nothing(complete: Complete, tmp_path: Path, configure: Configure) -> None:
     assert complete("sessions", "show", "--db", "none.db", "") == []
     assert not (tmp_path / "none.db").exists()
     configure("wrong = ")

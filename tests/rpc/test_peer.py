@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import hypothesis
@@ -12,7 +13,7 @@ from hypothesis import strategies
 
 from holdfast import errors
 from holdfast.rpc import frames, peer
-from tests.support import polling, rpc_peers
+from tests.support import polling, rpc_fuzzing, rpc_peers
 from tests.support.rpc_peers import notification, request
 
 BLOCKING = frames.FrameLimits(max_running=2, busy_seconds=1_000.0)
@@ -260,3 +261,8 @@ async def test_cancelled_peer_leaves_no_task() -> None:
         # The first task is the one that runs the tests.
         assert len(asyncio.all_tasks()) == tasks_before
         client.running = asyncio.create_task(asyncio.sleep(0))
+
+
+async def test_peer_survives_any_bytes_and_a_running_request_is_not_affected() -> None:
+    # Most frames are wrong enough to get an error. `make chaos` tries many more.
+    assert await rpc_fuzzing.send_lines(random.Random(7), 1_000) > 500

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -16,7 +17,7 @@ from websockets.typing import Subprotocol
 
 from holdfast import errors
 from holdfast.rpc import admission, frames, peer, websocket_transport
-from tests.support import polling, rpc_peers
+from tests.support import polling, rpc_fuzzing, rpc_peers
 from tests.support.rpc_peers import notification, request
 
 TOKEN = "a-token-of-some-length"
@@ -208,3 +209,9 @@ async def test_large_burst_of_one_client_takes_turns_with_another() -> None:
         assert (await call(other, request(1, "echo", [])))["result"] == []
         assert server.methods.started == []
         await polling.until_async(lambda: server.methods.started == [["last"]])
+
+
+@pytest.mark.parametrize("valid_head", [True, False])
+async def test_server_survives_any_connection(valid_head: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket_transport, "CLOSE_SECONDS", 0.05)
+    assert await rpc_fuzzing.open_connections(random.Random(7), 40, valid_head) >= valid_head

@@ -64,9 +64,7 @@ def test_tool_line_fits_the_columns_and_is_printable(columns: int) -> None:
     ("progress", "shown"),
     [("all", ["read", "read", "shell", "read"]), ("new", ["read", "shell", "read"]), ("off", [])],
 )
-def test_tool_calls_are_sent_with_their_end_by_the_progress_option(
-    progress: Literal["all", "new", "off"], shown: list[str]
-) -> None:
+def test_progress_option_selects_whole_calls(progress: Literal["all", "new", "off"], shown: list[str]) -> None:
     builder = event_messages.EventMessageBuilder(wire_types.SessionOptions(tool_progress=progress))
     calls = [*enumerate(["read", "read", "shell", "read"])]
     for _ in range(2):  # Another turn starts anew.

@@ -95,9 +95,7 @@ async def test_prompt_without_a_session_id_uses_the_only_session_or_a_new_one() 
     ("limit", "value", "texts"),
     [("MAX_PROMPTS", 2, ["runs", "waits", "waits"]), ("MAX_QUEUED_CHARACTERS", 10, ["runs", "is too long"])],
 )
-async def test_queued_prompts_are_limited(
-    limit: str, value: int, texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_prompts_are_limited(limit: str, value: int, texts: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, limit, value)
     async with rpc_client.connect() as (server, client):
         key = await client.create()
@@ -183,9 +181,7 @@ async def test_clients_of_a_conversation_see_each_other() -> None:
         assert "scripted/model" in (await other.wait_for("status", kind="answer"))["payload"]["text"]
 
 
-async def test_event_that_cannot_be_sent_is_logged_and_later_ones_are_sent(
-    server: Harness, client: RpcClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unsendable_event_is_logged(server: Harness, client: RpcClient, caplog: pytest.LogCaptureFixture) -> None:
     await fill(server.db, 1)
     await client.call("session.resume", session_id="talk")
     for words in ("\ud800 is no text", "This is text."):

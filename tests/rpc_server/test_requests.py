@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
 
 from holdfast import AsyncSessionDB, types
 from holdfast.rpc_server import session_info, wire_types
-from tests.support import rpc_client
+from tests.support import rpc_client, rpc_server_fuzzing
 from tests.support.compaction import fill
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
@@ -184,3 +185,8 @@ async def test_number_of_sessions_is_limited() -> None:
             assert (refused.code, refused.data) == (-32000, {"type": "LimitReached"})
         assert len(await server.db.list_sessions(every=True)) == 1
         assert server.runtime._titles == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_any_requests_get_typed_responses_and_accepted_prompts_one_end(seed: int) -> None:
+    await rpc_server_fuzzing.send_concurrent_requests(random.Random(seed), 150)

@@ -30,9 +30,7 @@ async def test_admin_command_is_refused_to_other_users(db: AsyncSessionDB) -> No
             assert [each.event async for each in stream] == [events.Notice(runtime.ADMINS_ONLY, "error")]
 
 
-async def test_command_waits_for_the_previous_one_unless_its_flag_allows_both(
-    monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB
-) -> None:
+async def test_only_flagged_commands_run_concurrently(monkeypatch: pytest.MonkeyPatch, db: AsyncSessionDB) -> None:
     begun, finish, order = asyncio.Event(), asyncio.Event(), list[str]()
 
     async def slow(_: object) -> None:

@@ -60,11 +60,9 @@ class Program:
         self.clients.append(client)
         self.open += 1
         try:
-            async with runtime.Runtime(
-                self.db, build, approvals=required, models=self.choice, **self._options
-            ) as opened:
-                self.runtimes.append(opened)
-                yield opened
+            async with runtime.Runtime(self.db, build, approvals=required, models=self.choice, **self._options) as run:
+                self.runtimes.append(run)
+                yield run
         finally:
             self.open -= 1
 

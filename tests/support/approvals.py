@@ -48,9 +48,7 @@ def shell_reply(line: str, name: str = "c1") -> base.Reply:
 def policy(**patterns: list[str]) -> rules.Policy:
     """Return a policy of the rules given as `deny`, `ask` and `allow`."""
     effects: tuple[rules.Effect, ...] = ("deny", "ask", "allow")
-    return rules.Policy(
-        tuple(rules.parse_rule(effect, text) for effect in effects for text in patterns.get(effect, []))
-    )
+    return rules.Policy(tuple(rules.parse_rule(kind, text) for kind in effects for text in patterns.get(kind, [])))
 
 
 def shell_script(*lines: str) -> list[Any]:

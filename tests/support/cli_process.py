@@ -61,14 +61,8 @@ Configure = Callable[[str], Path]
 def environment(home: Path, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Build an isolated environment: its own home, a fixed time zone, warnings as errors."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-    fixed = {
-        "HOME": str(home),
-        "TMPDIR": str(home),
-        "TZ": "UTC",
-        "PYTHONIOENCODING": "utf-8",
-        "PYTHONWARNINGS": "error",
-    }
-    return {**kept, **fixed, "HOLDFAST_HOME": str(home / "data"), **(extra or {})}
+    own = {"HOME": str(home), "TMPDIR": str(home), "TZ": "UTC", "PYTHONIOENCODING": "utf-8", "PYTHONWARNINGS": "error"}
+    return {**kept, **own, "HOLDFAST_HOME": str(home / "data"), **(extra or {})}
 
 
 def start(
@@ -117,11 +111,7 @@ def read_log(home: Path) -> list[tuple[str, str]]:
     """Return the roles and texts of the only conversation of the default store, and check the store."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
-        return [
-            (message.role, _text(message.content))
-            for head in db.list_sessions()[:1]
-            for message in db.transcript(head.id)
-        ]
+        return [(each.role, _text(each.content)) for head in db.list_sessions()[:1] for each in db.transcript(head.id)]
 
 
 def _text(content: str | list[dict[str, Any]]) -> str:
