@@ -65,21 +65,6 @@ def test_resource_of_an_older_version_comes_back() -> None:
 # --- calls -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("tool", "arguments", "title", "kind"),
-    [
-        ("shell", {"command": "make\ttest\nnow"}, "make test now", "execute"),
-        ("read_file", {"path": "a.py"}, "Read a.py", "read"),
-        ("github__issues", {"query": "x"}, "github__issues x", "other"),
-        ("shell", {"command": "x" * 1000}, "x" * 159 + "…", "execute"),
-        ("shell", {"command": 7}, "shell", "execute"),
-    ],
-)
-def test_call_has_a_title_and_a_kind(tool: str, arguments: dict[str, Any], title: str, kind: str) -> None:
-    assert conversion.call_title(tool, arguments) == title
-    assert conversion.tool_kind(tool) == kind
-
-
 def nested(depth: int) -> Any:
     return [nested(depth - 1)] if depth else "the end"
 
@@ -140,15 +125,6 @@ def test_turn_has_a_stop_reason_and_a_failed_one_is_an_error(given: dict[str, An
 # --- plans -------------------------------------------------------------------------------------------------
 
 STEP = {"step": "look", "status": "pending"}
-
-
-def test_plan_lists_its_steps() -> None:
-    update = plans.plan_update({"steps": [STEP, {"step": "go", "status": "in_progress", "priority": "high"}]})
-    assert update is not None
-    assert [(each.content, each.status, each.priority) for each in update.entries] == [
-        ("look", "pending", "medium"),
-        ("go", "in_progress", "high"),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import acp_editor
+from tests.support import acp_editor, rpc_server_fuzzing
 
 CALLS = 150
 CODES = {-32600, -32601, -32602, -32002}
 ODD: list[Any] = [
-    *(None, True, 0, -1, 10**40, 1.5, [], [[]], ["x"], {}, {"a": {"b": 1}}),
-    *("", " ", "\0", "\u200b\u202e", "\ud800", "\x1b[31m", "../../etc", "/", "x" * 5000, "last"),
-    *("/compact --", "/title \0", "/resume \u202e"),
+    *rpc_server_fuzzing.ODD,
     [{"type": "smell"}],
     [{"type": "text"}],
     [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,3 @@ def test_watchdog_interval_is_half_of_the_timeout(usec: str, pid: str, expected:
     pid = str(os.getpid()) if pid == "own" else pid
     environ = {name: value for name, value in (("WATCHDOG_USEC", usec), ("WATCHDOG_PID", pid)) if value}
     assert systemd.watchdog_interval(environ) == expected
-
-
-def test_notify_without_a_socket_returns_false(tmp_path: Path) -> None:
-    assert not systemd.notify({}, "READY=1")
-    assert not systemd.notify({"NOTIFY_SOCKET": "relative"}, "READY=1")
-    assert not systemd.notify({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, "READY=1")

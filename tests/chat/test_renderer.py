@@ -8,28 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.chat import input_line
 from tests.support.chat import ChatDriver, open_chat
 
 PARAGRAPH = "one two three four five six seven eight nine ten " * 4
-
-
-async def test_stream_of_small_pieces_is_drawn_in_few_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A frame that never ends: pieces are drawn with the next key only.
-    monkeypatch.setattr(input_line, "FRAME_SECONDS", 1000.0)
-    async with open_chat() as chat:
-        chat.enter("go")
-        await chat.until(lambda: chat.model.requests)
-        await asyncio.sleep(0)
-        app = chat.prompt._session.app
-        drawn = app.render_counter
-        chat.model.say(*(f"w{number} \n" for number in range(500)), None)
-        await chat.until(lambda: not chat.runtime.running("talk"))
-        await chat.session.show_changes()
-        assert app.render_counter - drawn <= 2
-        chat.type("x")
-        await chat.wait_for("w499", "> x")
-        assert app.render_counter - drawn <= 5
 
 
 @pytest.mark.parametrize("columns", [30, 47, 100])

@@ -258,18 +258,6 @@ def test_edit_creates_a_private_file_with_hints(edit: Edit, home: Path) -> None:
     assert mode(home / "config.toml") == 0o600
 
 
-def test_edit_finds_an_installed_editor(holdfast: Holdfast, tmp_path: Path) -> None:
-    usual = tmp_path / "nano"
-    usual.write_text("#!/bin/sh\necho 'fallback = []' > \"$1\"\n")
-    usual.chmod(0o755)
-    file = tmp_path / "new" / "config.toml"
-    assert holdfast("config", "edit", PATH=str(tmp_path), HOLDFAST_HOME=str(file.parent)).code == 0
-    assert file.read_text() == "fallback = []\n"
-    assert mode(file.parent) == 0o700
-    usual.unlink()
-    assert "No editor was found. Set EDITOR" in holdfast("config", "edit", PATH=str(tmp_path)).sentence
-
-
 def test_edit_keeps_a_symbolic_link(edit: Edit, home: Path, tmp_path: Path) -> None:
     (tmp_path / "dotfiles.toml").touch()
     (home / "config.toml").symlink_to(tmp_path / "dotfiles.toml")

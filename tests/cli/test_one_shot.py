@@ -5,19 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import termios
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import hypothesis
 import pytest
 from hypothesis import strategies
 
-from holdfast import SessionDB, events
-from holdfast.cli import chat, stdin_text
+from holdfast import SessionDB
+from holdfast.cli import stdin_text
 from holdfast.runtime import wording
 from tests.support import cli_in_process, cli_process, polling, replay_server
 from tests.support.cli_process import OFFLINE, Configure, Holdfast, Run
@@ -264,16 +263,6 @@ def test_closed_standard_output_stops_the_turn(tmp_path: Path) -> None:
         assert process.wait(cli_process.PATIENCE) == 0
         assert process.stderr.read() == ""
     assert [role for role, _ in cli_process.read_log(tmp_path)] == ["user", "assistant"]
-
-
-def test_documentation_names_every_option_field_exit_and_event() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "chat.md").read_text("utf-8")
-    named = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL)))
-    options = {option for parameter in chat.command.params for option in parameter.opts}
-    assert {option.split()[0] for option in named} >= options
-    assert named >= RESULT | set(get_args(events.Exit)) | set(chat.FORMATS)
-    # Only a chat emits Quit.
-    assert named >= {kind.__struct_config__.tag for kind in get_args(events.AnyEvent) if kind is not events.Quit}
 
 
 # --- the disk ------------------------------------------------------------------------------------------

@@ -64,20 +64,6 @@ def test_one_shot_conversation_is_continued_with_a_prompt_or_after_a_reply(here:
         assert find(db) == ("shot", None)
 
 
-def test_change_of_the_folder_is_reported_to_user_and_model(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
-    store, moved = home / "holdfast.db", f"This conversation was in /work/trip. It continues in {tmp_path}."
-    with SessionDB(store) as db:
-        create(db, "talk", Path("/work/trip"))
-    first = holdfast("-c", "-p", "Where are we?", **OFFLINE)
-    assert (first.code, first.err.splitlines()[:2]) == (0, [f"{NOTICE}, from /work/trip.", moved])
-    with SessionDB(store) as db:
-        (message,) = db.transcript("talk", 2, 3)
-    assert str(tmp_path) in str(message.content)
-    assert "folder" not in holdfast("-c", "-p", "Thanks.", **OFFLINE).err
-    (listed,) = holdfast("sessions", "list", "--json").data["conversations"]
-    assert listed["folder"] == str(tmp_path)
-
-
 # --- resume --------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,6 @@ def decode_error(frame: bytes, limits: frames.FrameLimits = frames.DEFAULT_LIMIT
     [
         b"",
         b"{",
-        b"NaN",
         b'\xef\xbb\xbf{"jsonrpc": "2.0", "method": "x"}',
         b'{"jsonrpc": "2.0", "method": "\xff"}',
         b'{"jsonrpc": "2.0", "method": "\\ud800"}',
@@ -56,11 +55,9 @@ def test_invalid_json_is_a_parse_error(frame: bytes) -> None:
 @pytest.mark.parametrize(
     ("frame", "id"),
     [
-        (b"1", None),
         (b"[]", None),
         (b'{"jsonrpc": "2.0"}', None),
         (b'{"jsonrpc": "1.0", "method": "x", "id": 7}', 7),
-        (b'{"method": "x", "id": "a"}', "a"),
         (b'{"jsonrpc": "2.0", "method": 1, "id": 7}', 7),
         (b'{"jsonrpc": "2.0", "method": "x", "params": "bar", "id": 7}', 7),
         (b'{"jsonrpc": "2.0", "method": "x", "id": true}', None),

@@ -51,17 +51,6 @@ async def test_failed_turn_has_an_end_and_the_next_is_answered(fault: Exception)
         assert len(client.events_of("message.complete")) == 2
 
 
-async def test_interrupt_stops_the_turn_and_keeps_its_text(server: Harness, client: RpcClient) -> None:
-    key = await client.create()
-    assert not (await client.call("session.interrupt", session_id=key))["interrupted"]
-    await client.call("prompt.submit", session_id=key, text="Hello")
-    server.model.say("Once upon")
-    await client.wait_for("message.delta")
-    assert (await client.call("session.interrupt", session_id=key))["interrupted"]
-    ended = (await client.wait_for("message.complete"))["payload"]
-    assert (ended["status"], ended["text"].splitlines()[0], ended["partial"]) == ("interrupted", "Once upon", True)
-
-
 async def test_steer_reaches_the_running_turn_or_becomes_a_prompt(server: Harness, client: RpcClient) -> None:
     key = await client.create()
     await client.call("prompt.submit", session_id=key, text="Hello")
@@ -165,20 +154,6 @@ async def test_approval_stays_answerable_across_a_compaction(use_new_key: bool, 
         reply = await client.wait_for("message.complete", uid="it")
         assert (reply["session_id"], reply["payload"]["text"]) == (head, "Done.")
         assert head != "talk"
-
-
-async def test_clients_of_a_conversation_see_each_other() -> None:
-    async with rpc_client.connect(["a", "b"]) as (server, client):
-        other = await server.connect()
-        key = await client.start_conversation()
-        await other.call("session.resume", session_id=key)
-        await client.prompt(key, "Again", uid="u2")
-        assert (await other.wait_for("message.start"))["payload"]["text"] == "Again"
-        assert (await other.wait_for("message.complete", uid="u2"))["payload"]["text"] == "b"
-        await client.call("session.title", session_id=key, title="Named")
-        await other.wait_for("session.info", title="Named")
-        await client.call("command.exec", session_id=key, line="/status")
-        assert "scripted/model" in (await other.wait_for("status", kind="answer"))["payload"]["text"]
 
 
 async def test_unsendable_event_is_logged(server: Harness, client: RpcClient, caplog: pytest.LogCaptureFixture) -> None:

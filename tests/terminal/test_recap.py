@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -59,15 +58,6 @@ def test_recap_shows_the_last_exchanges(case: str) -> None:
     messages, expected = RECAPS[case]
     assert draw(*messages) == expected
     assert draw(*messages, running=True).rstrip() == expected.removesuffix(AGAIN).rstrip()
-
-
-def test_reply_is_drawn_as_markdown_with_colours() -> None:
-    said = (user("q"), {"role": "assistant", "content": "It is **so**:\n\n" + "- a\n" * 20})
-    shown = re.sub(r"\x1b\[[\d;]*m", "", draw(*said, as_markdown=True))
-    assert shown.startswith("> q\nIt is so:\n\n")
-    assert shown.endswith("a\n…\n\n")
-    assert len(shown.splitlines()) == 1 + recap.MAX_LINES + 1
-    assert "**so**" in draw(*said)
 
 
 def test_long_message_is_shortened_to_rows_of_the_terminal() -> None:

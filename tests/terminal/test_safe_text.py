@@ -57,12 +57,9 @@ WIDE_COLUMN = ["/compact [FOCUS | here N]  Let a summary stand.", "/quit        
 @pytest.mark.parametrize(
     ("lines", "room", "rows"),
     [
-        (HELP, 60, HELP),
         (HELP, 36, NARROW_HELP),
         (WIDE_COLUMN, 40, ["/compact [FOCUS | here N]  Let a summary", "  stand.", WIDE_COLUMN[1]]),
-        (["12  a note that goes on"], 14, ["12  a note", "    that goes", "    on"]),
         (["x" * 25], 10, ["x" * 10, "x" * 10, "x" * 5]),
-        (["", "a b c", ""], 3, ["", "a b", "c", ""]),
     ],
 )
 def test_lines_are_laid_out_in_columns(lines: list[str], room: int, rows: list[str]) -> None:

@@ -17,23 +17,6 @@ def form(width: int = 20, marks: event_text.Marks | None = None) -> entry_rows.R
     return entry_rows.RowFormat(width, STYLES, marks or event_text.Marks())
 
 
-@pytest.mark.parametrize(
-    ("used", "drawn", "style"),
-    [
-        (0, "──────┃──┃", STYLES.dim),
-        (1, "━─────┃──┃", STYLES.success),
-        (40, "━━━━──┃──┃", STYLES.success),
-        (65, "━━━━━━┃──┃", STYLES.warning),
-        (85, "━━━━━━┃━─┃", STYLES.warning),
-        (90, "━━━━━━┃━━┃", STYLES.error),
-    ],
-)
-def test_bar_shows_the_usage_and_the_passed_threshold(used: int, drawn: str, style: object) -> None:
-    bar = context_meter.draw_bar(ConversationStatus("a/b", used, 100, soft=65, hard=90), 10, form())
-    assert (bar.plain, bar.spans[0].style) == (drawn, style)
-    assert context_meter.draw_bar(ConversationStatus("a/b", used, 0), 20, form()).plain == ""
-
-
 @pytest.mark.parametrize("width", [1, 8, 20, 40, 200])
 @pytest.mark.parametrize("marks", [event_text.Marks(), event_text.PLAIN])
 def test_lines_fit_any_width(width: int, marks: event_text.Marks) -> None:

@@ -75,9 +75,3 @@ def test_every_kind_of_message_has_an_entry(stored: types.Message, kind: str, wo
     (found,) = build_entries([stored], TranscriptRange(1))
     assert found.kind == kind
     assert words in found.text
-
-
-def test_notices_follow_their_messages() -> None:
-    notices = {0: [Entry((0, 1), "notice", "first")], 1: [Entry((1, 1), "answer", "then")]}
-    found = shape(build_entries(LOG[:1], TranscriptRange(1), notices))
-    assert found == [("notice", "first"), ("user", "hello"), ("answer", "then")]

@@ -51,20 +51,6 @@ def test_events_are_drawn_in_order() -> None:
     assert draw(turn, {thought.key})[2:5] == ["▾ reasoning", "Let me see.", "Yes."]
 
 
-def test_only_changed_rows_are_drawn_again() -> None:
-    turn = start(
-        events.ReasoningDelta("thinking " * 1_000),
-        *(events.ToolStarted(str(n), "look", "{}") for n in range(3)),
-        events.TextDelta("One.\n\nTwo.\n\n"),
-    )
-    turn.queued = ["next"]
-    before = turn.rows(FORM, set())
-    turn.handle(events.TextDelta("Three.\n\n"))
-    turn.handle(events.ToolFinished("1", "look", True, "done"))
-    again = [row for row in turn.rows(FORM, set()) if not any(row is each for each in before)]
-    assert [row.text.plain.strip() for row in again if row.text.plain.strip()] == ["▸ ✓ look   done", "Three."]
-
-
 @pytest.mark.parametrize("other", [NARROW, OTHER_STYLES], ids=["width", "styles"])
 def test_another_format_draws_all_rows_again(other: entry_rows.RowFormat) -> None:
     turn = start(events.ToolStarted("c", "look", "{}"), events.TextDelta("One.\n\n"))
