@@ -170,8 +170,6 @@ def check_use(path: str, node: ast.AST) -> list[str]:
     return []
 
 
-# --- the package ------------------------------------------------------------------------------
-
 FILES = sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
 
 
@@ -200,9 +198,6 @@ def test_no_test_module_imports_another() -> None:
     imports = re.compile(r"^from tests\S* import (\(\s[^)]*)?.*\btest_|^from tests\S*\.test_", re.MULTILINE)
     modules = [path for path in TESTS.rglob("*.py") if imports.search(path.read_text("utf-8"))]
     assert modules == [READS_ROUNDS]
-
-
-# --- the checker itself ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

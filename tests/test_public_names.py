@@ -17,8 +17,6 @@ from holdfast import NewConversation, SessionDB, errors
 from holdfast.acp import channel, client
 from tests.support import conversations
 
-# --- importing -------------------------------------------------------------------------------------------
-
 
 def loaded_by(statement: str) -> set[str]:
     script = f"import sys\n{statement}\nprint(*sys.modules)"
@@ -38,9 +36,6 @@ def test_every_exported_name_is_there_and_no_other() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = holdfast.nonsense
     assert all(issubclass(kind, ValueError) for kind in (errors.TitleTaken, errors.InvalidArgument))
-
-
-# --- errors ----------------------------------------------------------------------------------------------
 
 
 def every_error(kind: type[errors.HoldfastError] = errors.HoldfastError) -> Iterator[type[errors.HoldfastError]]:
@@ -87,8 +82,6 @@ def test_quoted_text_is_short_and_printable() -> None:
         assert len(shown) <= 60
         assert shown.isprintable()
 
-
-# --- no exception carries a message ----------------------------------------------------------------------
 
 MARK = "xyzzy-the-secret"
 

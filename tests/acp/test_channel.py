@@ -144,9 +144,6 @@ def test_unknown_notification_is_ignored(method: str) -> None:
     assert read(line({"jsonrpc": "2.0", "method": method})) == ([], [])
 
 
-# --- initialize ----------------------------------------------------------------------------------------
-
-
 async def test_initialize_is_answered_and_capabilities_are_known() -> None:
     hello = HELLO | {"params": {"protocolVersion": 1, "clientCapabilities": {"terminal": True}}}
     wire = channel.EditorChannel(carrier := Lines(line(hello), line(NEW)), "1.0")
@@ -184,9 +181,6 @@ def test_initialize_offers_only_available_features(version: int, mcp: bool, monk
     assert made["agentCapabilities"]["promptCapabilities"] == {"image": True, "audio": False, "embeddedContext": True}
     assert {*made["agentCapabilities"]["sessionCapabilities"]} >= {"list", "resume", "close", "fork"}
     assert (made["agentCapabilities"]["loadSession"], made["agentInfo"]["name"]) == (True, "holdfast")
-
-
-# --- sending -------------------------------------------------------------------------------------------
 
 
 async def test_error_data_is_encodable_and_without_the_input() -> None:

@@ -62,9 +62,6 @@ def test_resource_of_an_older_version_comes_back() -> None:
     assert conversion.content_blocks([stored]) == [resource("one\n```")]
 
 
-# --- calls -----------------------------------------------------------------------------------------------
-
-
 def nested(depth: int) -> Any:
     return [nested(depth - 1)] if depth else "the end"
 
@@ -75,9 +72,6 @@ def test_deep_arguments_are_cut(depth: int) -> None:
     assert parsed["command"] == "ls"
     assert "the end" not in str(parsed)
     assert str(parsed).count("[") == 99
-
-
-# --- approvals and ends of turns ---------------------------------------------------------------------------
 
 
 def choose(option: str) -> schema.RequestPermissionResponse:
@@ -122,8 +116,6 @@ def test_turn_has_a_stop_reason_and_a_failed_one_is_an_error(given: dict[str, An
     assert caught.value.code == -32603
 
 
-# --- plans -------------------------------------------------------------------------------------------------
-
 STEP = {"step": "look", "status": "pending"}
 
 
@@ -141,9 +133,6 @@ async def test_invalid_plan_is_refused_and_not_shown(steps: Any) -> None:
     assert plans.plan_update({"steps": steps}) is None
     with pytest.raises(errors.ToolFailed):
         await plans.TOOL.run({"steps": steps})
-
-
-# --- diffs and locations -------------------------------------------------------------------------------------
 
 
 def pairs(shown: diffs.CallView) -> list[tuple[str, str | None, str]]:

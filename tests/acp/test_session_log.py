@@ -119,9 +119,6 @@ async def test_failing_store_delays_messages_and_loses_none(monkeypatch: pytest.
         assert await wait_for_user_text(editor, "three") == "one two three"
 
 
-# --- a store that does not answer ----------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def block_store(db: AsyncSessionDB) -> AsyncIterator[None]:
     """Keep all threads of the store busy."""
@@ -179,9 +176,6 @@ async def test_end_of_a_call_is_sent_although_the_store_does_not_answer(db: Asyn
         assert "It ran." in str(ended)
         await blocked.aclose()
         assert result(await second) == {"stopReason": "end_turn"}
-
-
-# --- replays ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -90,9 +90,6 @@ def test_replay_marks_failures_and_redactions_and_hides_notes(builder: updates.U
     assert redacted.content.text == updates.REDACTED  # type: ignore[union-attr]
 
 
-# --- permission requests ---------------------------------------------------------------------------------
-
-
 def show(tool: str, given: dict[str, Any], summary: str, detail: str = "", danger: str = "") -> list[dict[str, Any]]:
     """Return the contents of a permission request."""
     builder = updates.UpdateBuilder("/p")
@@ -149,8 +146,6 @@ def test_texts_of_a_permission_request_are_fenced_and_escaped(builder: updates.U
     (started,) = builder.build(events.ToolStarted("c1", "shell", '{"command": "ls \\u202e"}'))
     assert started.title == "ls \\u202e"  # type: ignore[union-attr]
 
-
-# --- any content -------------------------------------------------------------------------------------------
 
 SURROGATES = some.sampled_from(["\ud800", "\udc00", "\ud83d", "x\udfffy"])
 TEXT = some.one_of(some.text(max_size=20), SURROGATES, some.builds(str.__add__, SURROGATES, some.text(max_size=5)))

@@ -22,9 +22,6 @@ async def start_reply(chat: ChatDriver, words: str = "Half a") -> None:
     await chat.wait_for(words.strip())
 
 
-# --- input during a reply ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("colour", [True, False], ids=["colour", "NO_COLOR"])
 async def test_input_stays_at_the_prompt_while_the_reply_appears_above_it(colour: bool) -> None:
     async with open_chat(colour=colour) as chat:
@@ -54,9 +51,6 @@ async def test_lines_sent_during_a_reply_are_answered_in_order_after_its_end_or_
     assert [text for role, text in await chat.messages() if role == "assistant"] == replies
     assert "\n\n> two\nSecond answer.\n\n> three\nThird answer.\n\n> " in chat.shown
     assert "queued" not in chat.line
-
-
-# --- leaving -------------------------------------------------------------------------------------------
 
 
 async def test_ctrl_c_clears_the_line_then_interrupts_then_warns_then_leaves(chat: ChatDriver) -> None:
@@ -139,9 +133,6 @@ async def test_internal_error_ends_the_chat(fault: str, monkeypatch: pytest.Monk
             await asyncio.wait_for(asyncio.shield(chat.ended), 60)
 
 
-# --- commands ------------------------------------------------------------------------------------------
-
-
 async def test_slow_command_is_stopped_without_a_trace_and_lines_behind_it_wait(chat: ChatDriver) -> None:
     await add_exchanges(chat.db, 30)
     log = await chat.db.transcript("talk")
@@ -161,9 +152,6 @@ async def test_slow_command_is_stopped_without_a_trace_and_lines_behind_it_wait(
     assert (await chat.db.transcript("talk"))[: len(log)] == log
     assert [each.id for each in await chat.db.sessions("talk")] == ["talk"]
     assert await chat.db.leases() == []
-
-
-# --- several conversations -----------------------------------------------------------------------------
 
 
 async def test_reply_continues_in_a_conversation_that_was_left(chat: ChatDriver) -> None:

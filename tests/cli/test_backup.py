@@ -93,9 +93,6 @@ def test_restore_creates_a_store_only_with_yes(holdfast: Holdfast, copy: Path, t
     assert conversation_ids(new) == ALL
 
 
-# --- salvage ------------------------------------------------------------------------------------------
-
-
 def test_lost_messages_are_listed_and_the_source_is_unchanged(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:
     broken = trip.read_bytes().replace(b"message 3", b"MESSAGE 3")
     trip.write_bytes(broken)

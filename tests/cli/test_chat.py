@@ -21,9 +21,6 @@ def user_messages(home: Path) -> list[str]:
     return [text for role, text in read_log(home) if role == "user"]
 
 
-# --- starting and leaving ------------------------------------------------------------------------------
-
-
 def test_conversation_continues_in_the_next_chat(tmp_path: Path) -> None:
     with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("A new conversation")
@@ -39,9 +36,6 @@ def test_conversation_continues_in_the_next_chat(tmp_path: Path) -> None:
         assert screen.leave() == 0
 
 
-# --- a turn --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("number", "busy"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, True)])
 def test_signal_closes_the_chat_and_keeps_the_text(tmp_path: Path, number: int, busy: bool) -> None:
     with serve(hanging_reply("Once", " upon")) as provider, open_terminal(tmp_path, env=provider.env) as screen:
@@ -54,9 +48,6 @@ def test_signal_closes_the_chat_and_keeps_the_text(tmp_path: Path, number: int, 
         assert screen.end() == 128 + number
         assert "Traceback" not in screen.shown
     assert read_log(tmp_path) == ([("user", "tell me"), ("assistant", "Once upon")] if busy else [])
-
-
-# --- lines ---------------------------------------------------------------------------------------------
 
 
 def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
@@ -100,8 +91,6 @@ def test_mcp_servers_offer_tools_and_prompts(tmp_path: Path, configure: Configur
     assert b"Greet Ann kindly." in provider.asked[-1].body
 
 
-# --- terminals -----------------------------------------------------------------------------------------
-
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\r"
 
 
@@ -123,9 +112,6 @@ def test_control_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
         assert screen.shown.count("\\x1b]0;owned\\x07") >= 4
         for code in ("\x1b]0;", "\x1b[2J", "\x9b", "\u202e", "\x07"):
             assert code not in screen.raw
-
-
-# --- the first start ----------------------------------------------------------------------------------
 
 
 HINT = "holdfast config edit"
@@ -157,9 +143,6 @@ def test_chat_names_the_model_of_a_key_and_never_the_key(tmp_path: Path, variabl
     assert f"because {variable} is set." in shown
     assert "key-of-mine" not in shown
     assert "because" not in first_screen(tmp_path, {variable: "key-of-mine"})
-
-
-# --- MCP servers --------------------------------------------------------------------------------------
 
 
 def test_list_shows_the_state_and_tools_of_servers(holdfast: Holdfast, configure: Configure, mcp_settings: str) -> None:

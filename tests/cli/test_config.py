@@ -96,9 +96,6 @@ def test_project_file_is_no_user_file_or_of_a_removed_folder(tmp_path: Path, mon
     assert config.project_file(None) is None
 
 
-# --- precedence ----------------------------------------------------------------------------------------
-
-
 def test_environment_overrides_profile_overrides_project(tmp_path: Path) -> None:
     text, project = "[profiles.work]\nmodel = 'of/work'\n[profiles.play]\nmodel = 'of/play'\n", "model = 'of/project'"
     work = {"HOLDFAST_PROFILE": "work"}
@@ -134,9 +131,6 @@ def test_gateway_secrets_are_read_from_variables_and_never_shown(tmp_path: Path)
     assert found.gateway.folder == str(tmp_path / "theirs")
     assert found.gateway.loopback is not None
     assert found.gateway.loopback.socket == str(tmp_path / "s.sock")
-
-
-# --- file modes ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("which", ["file", "folder", "target"])

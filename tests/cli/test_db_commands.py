@@ -24,9 +24,6 @@ def address() -> str:
     return postgres.with_schema(postgres.dsn(), postgres.empty_schema())
 
 
-# --- copy and status -----------------------------------------------------------------------------------
-
-
 def test_store_is_copied_to_a_server_and_back(holdfast: Holdfast, trip: Path, address: str, tmp_path: Path) -> None:
     over = holdfast("db", "copy", trip, address, "--json")
     assert (over.code, over.data["ok"], over.data["conversations"]) == (0, True, 3)
@@ -85,9 +82,6 @@ def test_status_and_doctor_name_settings_that_break_promises(holdfast: Holdfast,
     assert all(text in shown for text in ("P1 breaks", "fsync = off", "P2 holds"))
 
 
-# --- a role that may not change the schema -------------------------------------------------------------
-
-
 class Place(NamedTuple):
     """A schema of a server, with the addresses for its owner and for a role that may only use it."""
 
@@ -123,9 +117,6 @@ def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, pl
         assert holdfast("db", "scrub", place.owner, "--yes", "--json").data == {"scrubbed": True}
         found = holdfast("doctor", "--json", "--db", place.owner).data["findings"]
         assert [each for each in found if each["kind"] == "scrub"] == []
-
-
-# --- addresses -----------------------------------------------------------------------------------------
 
 
 def test_password_is_never_shown(holdfast: Holdfast) -> None:

@@ -69,9 +69,6 @@ def test_ended_demo_leaves_no_process_and_no_file(tmp_path: Path, how: str) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-# --- tour ---------------------------------------------------------------------------------------------
-
-
 def test_tour_shows_tools_compaction_and_recall_and_touches_no_file(holdfast: Holdfast, tmp_path: Path) -> None:
     (tmp_path / ".holdfast.toml").write_text("wrong = 1", "utf-8")
     done = holdfast("tour", HOLDFAST_DB=str(tmp_path / "mine.db"), OPENAI_API_KEY="key", HOLDFAST_MODEL="openai/x")

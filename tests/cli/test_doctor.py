@@ -172,8 +172,6 @@ def test_fix_makes_the_offered_repairs(doctor: Doctor, trip: Path) -> None:
     assert "indexed 1 message" in after["done"]
 
 
-# --- the schema ----------------------------------------------------------------------------------------
-
 WEAK = {
     "trigger": "DROP TRIGGER message_is_only_redacted;"
     " CREATE TRIGGER message_is_only_redacted BEFORE UPDATE ON messages WHEN 0 BEGIN SELECT 1; END",
@@ -201,9 +199,6 @@ def test_fix_leaves_foreign_triggers_and_changed_tables(doctor: Doctor, trip: Pa
     done = doctor("--fix")
     assert done.code == 1
     assert any("DROP TRIGGER mine" in finding["next"] for finding in done.data["findings"])
-
-
-# --- leftovers -----------------------------------------------------------------------------------------
 
 
 @cli_process.needs_proc

@@ -43,9 +43,6 @@ def count_messages(path: Path) -> int:
         return sum(head.last_seq for head in db.list_sessions())
 
 
-# --- executed ------------------------------------------------------------------------------------------
-
-
 def test_command_is_executed_and_not_sent_as_message(holdfast: Holdfast, talk: Path) -> None:
     done = holdfast("-c", "-p", "/compact here 1")
     assert (done.code, done.out.count("\n")) == (0, 1)
@@ -81,9 +78,6 @@ def test_standard_input_is_never_a_command(holdfast: Holdfast, tmp_path: Path) -
     assert count_messages(tmp_path / "data" / "holdfast.db") == 2
     assert "standard input" in holdfast("-c", "-p", "/title Mine", piped=b"text").failure(2)
     assert holdfast("-c", "-p", "/title Mine", piped=b"").code == 0
-
-
-# --- refused -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["text", "json", "stream-json"])

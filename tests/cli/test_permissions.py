@@ -39,9 +39,6 @@ def _no_review(configure: Configure) -> None:
     configure(NO_REVIEW)
 
 
-# --- in the chat ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_yes_runs_the_command_and_no_is_sent_with_its_reason(tmp_path: Path, term: str) -> None:
     with (
@@ -92,9 +89,6 @@ def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None
         assert "\x1b[31mIt removes build/*" in screen.raw
 
 
-# --- in a script ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("rules", "arguments", "command", "allowed", "by"),
     [
@@ -124,9 +118,6 @@ def test_script_runs_only_allowed_commands(
         assert "No one is connected who could approve it." in last_result(provider)
     else:
         assert [found for _, _, found in read_audit(tmp_path)] == [by]
-
-
-# --- the audit -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -76,9 +76,6 @@ def test_misplaced_option_is_explained(holdfast: Holdfast) -> None:
     assert "`holdfast sessions ... --db ...`" in holdfast("--db", "x", "sessions", "list").failure(2)
 
 
-# --- the store -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_reading_command_refuses_other_files(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
     missing = tmp_path / "sub" / "none\x1b[31m.db"
@@ -97,8 +94,6 @@ def test_reading_command_refuses_other_files(holdfast: Holdfast, tmp_path: Path,
     assert "There is no database" in holdfast(*command, "--db", empty).sentence
     assert empty.stat().st_size == 0
 
-
-# --- the streams ---------------------------------------------------------------------------------------
 
 LONG = ["list", "list --json", "search long", "show other", "show other --json", "tree", "export --all"]
 
@@ -143,9 +138,6 @@ def test_encoding_decides_between_glyphs_and_ascii(trip: Path, tmp_path: Path, h
     assert ascii_only.out.isascii()
     assert "`- * " in ascii_only.out
     assert "\\u6f22\\u5b57" in ascii_only.out
-
-
-# --- imports ------------------------------------------------------------------------------------------
 
 
 HEAVY = {

@@ -15,9 +15,6 @@ ENTER, ESCAPE, CTRL_C = "\r", "\x1b", "\x03"
 NOTICE = "No earlier conversation in this folder: continuing the most recent one"
 
 
-# --- continue ------------------------------------------------------------------------------------------
-
-
 def create(db: SessionDB, name: str, folder: Path | None, source: str = "terminal") -> None:
     db.create_session(name, source=source, folder=str(folder) if folder else None, title=f"About {name}")
     db.append_message(name, role="user", content="A question.")
@@ -62,9 +59,6 @@ def test_one_shot_conversation_is_continued_with_a_prompt_or_after_a_reply(here:
         assert find(db)[0] == "chat"
         db.append_message("shot", role="user", content="And then?")
         assert find(db) == ("shot", None)
-
-
-# --- resume --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

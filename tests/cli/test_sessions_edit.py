@@ -30,9 +30,6 @@ def test_title_is_set_shown_and_cleared(sessions: Holdfast) -> None:
     assert title("other", "x", "--clear").code == 2
 
 
-# --- delete --------------------------------------------------------------------------------------------
-
-
 def test_delete_asks_first_and_leaves_no_byte(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     done = sessions("delete", "other", BRANCH)
     assert done.code == 1
@@ -101,9 +98,6 @@ def test_scrub_that_a_reader_blocks_is_finished_by_doctor(on_trip: Holdfast, ses
     assert files_with(trip.parent, b"only in the branch") == []
 
 
-# --- redact --------------------------------------------------------------------------------------------
-
-
 def test_redact_shows_the_messages_and_removes_them(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:
     shown = sessions("redact", TRIP, "3", "1")
     assert (shown.code, shown.out.splitlines()) == (1, ["1  user  message 1", "3  user  message 3"])
@@ -149,9 +143,6 @@ def test_confirmation_on_a_terminal_lists_the_conversations_to_remove(
         assert screen.end() == 1
     assert conversation_ids(trip) == ALL
     assert shown not in on_trip(*command, "--json").err, "a program reads the JSON"
-
-
-# --- prune ---------------------------------------------------------------------------------------------
 
 
 def test_prune_without_yes_lists_removed_and_kept_conversations(sessions: Holdfast, trip: Path, tmp_path: Path) -> None:

@@ -78,9 +78,6 @@ def test_impossible_export_is_one_sentence(sessions: Holdfast, arguments: str, c
     assert sessions("list").code == 0
 
 
-# --- attachments ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def album(tmp_path: Path) -> Path:
     """A store with a conversation that has two attachments, one of them lost."""
@@ -117,9 +114,6 @@ def test_pipe_reports_that_it_has_no_attachments(holdfast: Holdfast, album: Path
     *each, remedy = imported.err.splitlines()
     assert [line.endswith("is missing.") for line in each] == [True, True]
     assert remedy.startswith("A pipe has no attachments")
-
-
-# --- import --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -18,9 +18,6 @@ def set_raw_title(path: Path, title: str) -> None:
         backends.raw(db, "UPDATE conversations SET title = ? WHERE id = 'other'", title)
 
 
-# --- list ----------------------------------------------------------------------------------------------
-
-
 def test_list_has_one_line_per_conversation(sessions: Holdfast) -> None:
     done = sessions("list")
     assert (done.code, done.err) == (0, "")
@@ -87,8 +84,6 @@ def test_lines_fit_a_terminal(trip: Path, tmp_path: Path) -> None:
     assert "\x1b[" in pty_terminal.run(tmp_path, "sessions", "tree", "--db", trip, columns=80).out
 
 
-# --- tree ----------------------------------------------------------------------------------------------
-
 TREE = f"""\
 {TRIP}  Trip to Lisbon  8 messages
 ├─ ○ {TRIP}  1–6  ended 2026-05-28 20:32: compression
@@ -121,9 +116,6 @@ def test_tree_as_json(sessions: Holdfast, trip: Path) -> None:
     assert root["sessions"][0]["compaction"] is None
     assert root["sessions"][1]["compaction"]["cut_seq"] == 4
     assert (branch["id"], branch["forked_from"], branch["forked_at"]) == (BRANCH, TRIP, 5)
-
-
-# --- search -------------------------------------------------------------------------------------------
 
 
 def test_hit_is_shown_with_its_place(sessions: Holdfast, trip: Path) -> None:

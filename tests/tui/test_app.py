@@ -23,9 +23,6 @@ async def start_reply(tui: TuiDriver, words: str = "Once upon") -> None:
     await tui.wait_for(words.strip())
 
 
-# --- replies -------------------------------------------------------------------------------------------
-
-
 async def test_reply_streams_as_markdown_and_a_queued_message_is_answered_next(tui: TuiDriver) -> None:
     await tui.wait_for("A new conversation")
     await start_reply(tui, "Once **upon")
@@ -56,9 +53,6 @@ async def test_messages_of_other_processes_are_shown_in_order() -> None:
         shown = await tui.wait_for("from elsewhere", "So it is.")
         assert shown.index("from elsewhere") < shown.index("and here") < shown.index("So it is.")
         assert shown.count("and here") == 1
-
-
-# --- keys ----------------------------------------------------------------------------------------------
 
 
 async def test_ctrl_c_clears_the_prompt_then_interrupts_then_leaves(tui: TuiDriver) -> None:
@@ -119,9 +113,6 @@ async def test_keys_of_the_app_do_nothing_under_the_list_of_conversations() -> N
         assert tui.shell.ran == []
 
 
-# --- commands ------------------------------------------------------------------------------------------
-
-
 async def test_palette_lists_and_runs_commands_and_keeps_the_draft(tui: TuiDriver) -> None:
     every = {each.name: each for each in commands.list_commands(tui.runtime)}
     await tui.pilot.press("ctrl+p")
@@ -158,9 +149,6 @@ async def test_compaction_shows_its_progress_and_then_its_mark() -> None:
         assert "1 compaction" in tui.text_of("heading")
 
 
-# --- the prompt ----------------------------------------------------------------------------------------
-
-
 async def test_tab_completes_commands_and_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("[a] b.txt", *(f"file{n:02}" for n in range(20))):
@@ -195,9 +183,6 @@ async def test_arrows_walk_the_rows_of_the_prompt_and_then_the_history(tmp_path:
         assert prompt.text == "/usage"
         await tui.type("two", "ctrl+j", "l", "enter")
         await tui.wait_for(" ▌ two\n ▌ l")
-
-
-# --- messages that could not be stored -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
