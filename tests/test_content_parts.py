@@ -30,11 +30,8 @@ def test_any_parts_are_read_back_as_written(given_parts: list[content_parts.Part
 
 def test_notes_are_for_the_model_only() -> None:
     content = [content_parts.note("It is Sunday."), {"type": "text", "text": "Hello"}, content_parts.cut("interrupted")]
-    assert content_parts.parse(content) == (
-        content_parts.Text("It is Sunday."),
-        content_parts.Text("Hello"),
-        content_parts.Text("\n[interrupted]"),
-    )
+    texts = ("It is Sunday.", "Hello", "\n[interrupted]")
+    assert content_parts.parse(content) == tuple(map(content_parts.Text, texts))
     assert content_parts.text(content) == "Hello\n[interrupted]"
 
 

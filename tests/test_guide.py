@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -51,6 +52,14 @@ def test_commands_and_settings_of_a_page_exist(page: Path, tmp_path: Path) -> No
         home.mkdir()
         (home / "config.toml").write_text(text, "utf-8")
         config.load(environ={"HOLDFAST_HOME": str(home)}, folder=str(home))
+
+
+def test_settings_of_editors_start_the_program() -> None:
+    for text in documents.blocks(documents.ROOT / "docs" / "guides" / "editors.md", "json"):
+        ((place, agents),) = json.loads(text).items()
+        assert place in ("agent_servers", "acp.agents")
+        assert agents["Holdfast"]["command"].endswith("holdfast")
+        assert agents["Holdfast"]["args"] == ["acp"]
 
 
 def test_chat_page_lists_every_command() -> None:

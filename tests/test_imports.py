@@ -42,14 +42,8 @@ ROOT = "__init__"
 ASKS_ROOT = {"cli", "app"}
 
 # Loading by name: only where nothing may be loaded before it is asked for.
-LOADS_BY_NAME = {
-    "__init__.py",
-    "cli/__init__.py",
-    "cli/lazy_group.py",
-    "gateway/settings.py",
-    "model/__init__.py",
-    "tools/mcp/servers.py",
-}
+LOADS_BY_NAME = {"__init__.py", "cli/__init__.py", "cli/lazy_group.py", "gateway/settings.py"}
+LOADS_BY_NAME |= {"model/__init__.py", "tools/mcp/servers.py"}
 
 # Third-party packages that one module imports. The demo needs sqlite3 for its naive tables.
 ONLY_IN = {

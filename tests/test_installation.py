@@ -14,6 +14,7 @@ from packaging import requirements, utils
 
 from holdfast import installation
 
+UV = "/u/.local/share/uv/tools/holdfast"
 GIT = {"url": "https://host/holdfast", "vcs_info": {"vcs": "git", "commit_id": "1", "requested_revision": "v1"}}
 EDITABLE = {"url": "file:///src/my%20holdfast", "dir_info": {"editable": True}}
 
@@ -24,12 +25,8 @@ EDITABLE = {"url": "file:///src/my%20holdfast", "dir_info": {"editable": True}}
         ("/venv", EDITABLE, "/venv/bin/python -m pip install --editable '/src/my holdfast[tui]'"),
         ("/venv", {"url": "file:///x.whl", "archive_info": {}}, "/venv/bin/python -m pip install '/x.whl[tui]'"),
         ("/venv", None, "/venv/bin/python -m pip install 'holdfast[tui]'"),
-        (
-            "/u/.local/share/uv/tools/holdfast",
-            GIT,
-            "uv tool install 'holdfast[acp,tui] @ git+https://host/holdfast@v1'",
-        ),
-        ("/u/.local/share/uv/tools/holdfast", None, "uv tool install 'holdfast[acp,tui]'"),
+        (UV, GIT, "uv tool install 'holdfast[acp,tui] @ git+https://host/holdfast@v1'"),
+        (UV, None, "uv tool install 'holdfast[acp,tui]'"),
         ("/u/.local/pipx/venvs/holdfast", None, "pipx install --force 'holdfast[acp,tui]'"),
     ],
 )

@@ -14,13 +14,8 @@ from holdfast.store.postgres import server_status
 from tests.support import polling, postgres
 
 FILE = {"engine": "SQLite", "path": "/srv/holdfast.db", "durability": "power-loss"}
-SOUND = {
-    "fsync": "on",
-    "full_page_writes": "on",
-    "synchronous_commit": "on",
-    "synchronous_standby_names": "",
-    "data_checksums": "on",
-}
+SOUND = dict.fromkeys(("fsync", "full_page_writes", "synchronous_commit", "data_checksums"), "on")
+SOUND["synchronous_standby_names"] = ""
 
 
 def server(*standbys: dict[str, Any], **settings: str) -> dict[str, Any]:

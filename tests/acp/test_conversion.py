@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +59,6 @@ def test_resource_of_an_older_version_comes_back() -> None:
     known = {"uri": "file:///a/b.txt", "name": "b.txt"}
     stored = {"type": "text", "text": "\n\nfile:///a/b.txt\n````\none\n```\n````\n\n", "resource": known}
     assert conversion.content_blocks([stored]) == [resource("one\n```")]
-
-
-def nested(depth: int) -> Any:
-    return [nested(depth - 1)] if depth else "the end"
-
-
-@pytest.mark.parametrize("depth", [100, 900])
-def test_deep_arguments_are_cut(depth: int) -> None:
-    parsed = conversion.parse_arguments(json.dumps({"command": "ls", "x": nested(depth)}))
-    assert parsed["command"] == "ls"
-    assert "the end" not in str(parsed)
-    assert str(parsed).count("[") == 99
 
 
 def choose(option: str) -> schema.RequestPermissionResponse:

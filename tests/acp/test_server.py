@@ -139,9 +139,14 @@ async def test_unfinished_call_is_closed_when_loaded_and_completed_by_another_pr
         assert "built" in str(done["content"])
 
 
-async def test_resume_sends_no_transcript_and_continues() -> None:
-    async with open_editor(["A", "B"]) as editor:
+async def test_resume_sends_no_transcript_and_continues_also_without_messages() -> None:
+    async with open_editor(["A", "B", "C"]) as editor:
         session = await editor.new()
+        for method in ("session/load", "session/resume"):
+            await editor.ask(method, sessionId=session, **WHERE)
+        fork = (await editor.ask("session/fork", sessionId=session, **WHERE))["sessionId"]
+        assert fork != session
+        assert await editor.prompt(fork, "hello") == "end_turn"
         await editor.prompt(session, "one")
         await editor.ask("session/close", sessionId=session)
         assert (await refusal(editor.prompt(session, "closed"))).code == -32002
@@ -149,16 +154,6 @@ async def test_resume_sends_no_transcript_and_continues() -> None:
         assert not editor.received("user_message_chunk")
         await editor.prompt(session, "two")
         assert [each.role for each in await editor.program.db.transcript(session)] == ["user", "assistant"] * 2
-
-
-async def test_session_without_messages_can_be_opened_and_forked() -> None:
-    async with open_editor(["A", "B"]) as editor:
-        session = await editor.new()
-        for method in ("session/load", "session/resume"):
-            await editor.ask(method, sessionId=session, **WHERE)
-        fork = (await editor.ask("session/fork", sessionId=session, **WHERE))["sessionId"]
-        assert fork != session
-        assert [await editor.prompt(each, "hello") for each in (session, fork)] == ["end_turn", "end_turn"]
 
 
 async def test_deleted_conversation_refuses_prompts_and_is_not_found(caplog: pytest.LogCaptureFixture) -> None:

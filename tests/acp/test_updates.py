@@ -63,7 +63,6 @@ def test_unknown_call_has_no_end_and_the_end_of_a_turn_fails_open_calls(builder:
         (events.TextDelta("x"), "agent_message_chunk"),
         (events.ReasoningDelta("x"), "agent_thought_chunk"),
         (events.Notice("x", "error"), "agent_message_chunk"),
-        (events.Answer("x"), "agent_message_chunk"),
         (events.Titled("x"), "session_info_update"),
         (events.Compacted("s", 4, 100, 10), "agent_thought_chunk"),
         (events.TurnQueued("h"), "agent_thought_chunk"),

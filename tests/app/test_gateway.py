@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import config, errors
-from holdfast.app import gateway
+from holdfast.app import gateway, systemd
 from holdfast.gateway import platform, routes
 from holdfast.gateway import settings as gateway_settings
 from holdfast.gateway.platforms.http import webhooks
@@ -118,3 +118,14 @@ async def test_invalid_settings_are_refused_without_showing_secrets(
 def test_hook_with_replies_to_a_missing_platform_is_reported(to: str | None, missing: int) -> None:
     hooks = {"ci": webhooks.HookConfig(LONG, gateway_settings.Hook(secret_env="S", to=to))}
     assert len(gateway.missing_platforms(hooks, {"loopback", "hooks"})) == missing
+
+
+@pytest.mark.parametrize(
+    ("usec", "pid", "expected"),
+    [("", "", None), ("60000000", "", 30.0), ("60000000", "own", 30.0), ("60000000", "1", None), ("0", "", None),
+     ("soon", "", None), ("-1", "", None)],
+)  # fmt: skip
+def test_watchdog_interval_is_half_of_the_timeout(usec: str, pid: str, expected: float | None) -> None:
+    pid = str(os.getpid()) if pid == "own" else pid
+    environ = {name: value for name, value in (("WATCHDOG_USEC", usec), ("WATCHDOG_PID", pid)) if value}
+    assert systemd.watchdog_interval(environ) == expected

@@ -21,12 +21,10 @@ def test_environment_of_commands_has_no_token_that_settings_name(monkeypatch: py
     for name in ("CAT", "DOG", "OTHER", "HOLDFAST_DB"):
         monkeypatch.setenv(name, f"{name}-0123456789abcdef")
     monkeypatch.setenv("PLAIN", "1")
-    wanted = gateways.GatewaySettings(
-        http=gateways.Http(tokens={"cat": "CAT"}), hooks={"ci": gateways.Hook(secret_env="DOG")}
-    )
+    http, hooks = gateways.Http(tokens={"cat": "CAT"}), {"ci": gateways.Hook(secret_env="DOG")}
     found = msgspec.structs.replace(
         config.load({}, files=False),
-        gateway=wanted,
+        gateway=gateways.GatewaySettings(http=http, hooks=hooks),
         providers={"mine": providers.Provider("mine", base_url="http://localhost:1", key_env="OTHER")},
     )
     made = toolset.command_environment(found)()

@@ -75,7 +75,6 @@ async def test_keys_after_an_answer_do_not_answer_the_next_request(chat: ChatDri
     [
         ("/deny because of the tests", "Denied", []),
         ("/approve", "Allowed", ["make it"]),
-        ("/stop", "Interrupted.", []),
         ("/quit", "Denied", []),
         (STOP, "Interrupted.", []),
         (LEAVE, "Denied", []),

@@ -35,18 +35,6 @@ def draw(state: picker.PickerState, columns: int = 79, rows: int = 24, begins: s
     return ["".join(words for _, words in line) for line in found]
 
 
-def test_row_has_title_or_first_words_or_id_count_folder_and_time() -> None:
-    row, foot = draw(picker.PickerState((head("c1", "Porto", 1234),)), begins="We leave at nine.")
-    assert row.startswith("> Porto  We leave at nine.   ")
-    assert row.endswith(f"  1,234  {safe_text.date(1.8e9)}")
-    assert (safe_text.cells(row), foot) == (79, f"1 of 1 · {picker.KEYS}")
-    for begins, shown in (("We leave.", "> We leave.  "), ("", "> c1  ")):
-        assert draw(picker.PickerState((head("c1"),)), begins=begins)[0].startswith(shown)
-    in_folder = picker.PickerState((head("c1", "Porto", folder="/home/ada/projects/train-times"),))
-    assert f"  …rojects/train-times  2  {safe_text.date(1.8e9)}" in draw(in_folder)[0]
-    assert "train-times" not in draw(in_folder, columns=70)[0]
-
-
 @given(st.text(), st.text(), st.text(), st.integers(1, 130), st.integers(1, 10**7))
 def test_any_row_fits_and_is_printable(title: str, begins: str, folder: str, columns: int, messages: int) -> None:
     for line in draw(picker.PickerState((head("c1", title, messages, folder), head("c2"))), columns, begins=begins):

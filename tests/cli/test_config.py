@@ -86,16 +86,6 @@ def test_invalid_setting_is_refused_with_its_place(tmp_path: Path, file: str, te
     assert str(tmp_path / file) in str(refused.value)
 
 
-def test_project_file_is_no_user_file_or_of_a_removed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.toml").write_text("database = 'mine.db'", "utf-8")
-    (tmp_path / ".holdfast.toml").symlink_to(tmp_path / "config.toml")
-    assert config.load({"HOLDFAST_HOME": str(tmp_path)}, str(tmp_path)).database == str(tmp_path / "mine.db")
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
-    (tmp_path / "gone").rmdir()
-    assert config.project_file(None) is None
-
-
 def test_environment_overrides_profile_overrides_project(tmp_path: Path) -> None:
     text, project = "[profiles.work]\nmodel = 'of/work'\n[profiles.play]\nmodel = 'of/play'\n", "model = 'of/project'"
     work = {"HOLDFAST_PROFILE": "work"}

@@ -56,9 +56,6 @@ PLACES = [
 ]
 
 
-# --- check ---------------------------------------------------------------------------------------------
-
-
 def test_check_names_every_mistake_with_file_line_and_place(holdfast: Holdfast, configure: Configure) -> None:
     file = str(configure(WRONG))
     done = holdfast("config", "check", "--json")
@@ -140,9 +137,6 @@ def test_command_that_needs_none_ignores_invalid_settings(holdfast: Holdfast, co
     assert holdfast(*words.split()).code == 0
 
 
-# --- show and path -------------------------------------------------------------------------------------
-
-
 def test_show_names_the_source_of_values(holdfast: Holdfast, configure: Configure, home: Path, tmp_path: Path) -> None:
     user_file, project_file = str(home / "config.toml"), tmp_path / ".holdfast.toml"
     configure(
@@ -195,15 +189,6 @@ def test_show_hides_secrets(holdfast: Holdfast, configure: Configure, form: list
         assert shown in done.out
 
 
-def test_path_is_printed_before_the_file_exists(holdfast: Holdfast, home: Path, tmp_path: Path) -> None:
-    done = holdfast("config", "path")
-    assert (done.code, done.out) == (0, f"{home / 'config.toml'}\n")
-    assert "config edit" in done.err
-    (tmp_path / ".holdfast.toml").touch()
-    expected = {"user": str(home / "config.toml"), "exists": False, "project": str(tmp_path / ".holdfast.toml")}
-    assert holdfast("config", "path", "--json").data == expected
-
-
 def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, configure: Configure) -> None:
     configure("model = 'nobody/x'\n[profiles.work]\nmodel = 'offline'\ndatabase = 'work.db'\n[profiles.play]\n")
     assert "nobody" in holdfast("-p", "hello").sentence
@@ -217,8 +202,6 @@ def test_profile_is_chosen_by_flag_or_variable(holdfast: Holdfast, home: Path, c
     assert "work, play" in unknown.sentence
     assert holdfast("config", "check", HOLDFAST_PROFILE="wrok").code == 1
 
-
-# --- edit ----------------------------------------------------------------------------------------------
 
 Edit = Callable[[str], Run]
 

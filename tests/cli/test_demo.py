@@ -35,14 +35,6 @@ def test_naive_tables_fork_and_the_store_does_not(holdfast: Holdfast, tmp_path: 
     assert "already" in holdfast("demo", "--keep", kept).failure(1)
 
 
-def test_figures_of_both_sides_are_printed(holdfast: Holdfast, tmp_path: Path) -> None:
-    out = holdfast("demo", "--processes", "4", "--rounds", "1", "--seed", "1").out
-    lines = {line[:21].strip(): line.split()[-2:] for line in out.splitlines()}
-    assert (lines["forks"], lines["heads"]) == (["1", "0"], ["2", "1"])
-    assert "One head, nothing lost." in out
-    assert list(tmp_path.iterdir()) == []
-
-
 def group_exists(group: int) -> bool:
     try:
         os.killpg(group, 0)

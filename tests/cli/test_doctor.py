@@ -17,7 +17,7 @@ from holdfast import SessionDB
 from holdfast.store.backup import atomic_file
 from tests.cli.conftest import TRIP
 from tests.support import backends, cli_process, pty_terminal
-from tests.support.cli_process import Configure, Holdfast, Run
+from tests.support.cli_process import Holdfast, Run
 
 
 def change_schema(path: Path, *statements: str) -> None:
@@ -227,13 +227,6 @@ def test_fix_removes_drafts_of_dead_processes(doctor: Doctor, trip: Path, tmp_pa
     assert left.exists()
     assert "removed 1 file left by processes that died" in doctor("--fix").data["done"]
     assert (left.exists(), alive.exists()) == (False, True)
-
-
-def test_failed_backup_is_reported(doctor: Doctor, on_trip: Holdfast, home: Path, configure: Configure) -> None:
-    configure('[backup]\nfolder = "copies"\n')
-    (home / "copies").touch()
-    assert on_trip("backup").code == 1
-    assert "failed" in only_finding(doctor(), 0, "note", "backup")["what"]
 
 
 def test_invalid_settings_are_reported_with_the_store(holdfast: Holdfast, trip: Path, tmp_path: Path) -> None:

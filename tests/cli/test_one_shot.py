@@ -186,9 +186,6 @@ def test_server_that_lists_no_model_is_reported(holdfast: Holdfast) -> None:
             assert sentence.endswith("HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key.")
 
 
-# --- limits --------------------------------------------------------------------------------------------
-
-
 def test_max_steps_limits_the_requests_of_a_turn(holdfast: Holdfast, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the note")
     done = holdfast("-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", **OFFLINE)
@@ -265,8 +262,6 @@ def test_closed_standard_output_stops_the_turn(tmp_path: Path) -> None:
     assert [role for role, _ in cli_process.read_log(tmp_path)] == ["user", "assistant"]
 
 
-# --- the disk ------------------------------------------------------------------------------------------
-
 ROOT = str(Path(__file__).parents[2])
 FULL = """
 from tests.support import faulty_disk
@@ -293,8 +288,6 @@ def test_full_disk_is_reported_and_the_conversation_continues(holdfast: Holdfast
     assert "Ada" in done.out
     assert cli_process.read_log(tmp_path)[0] == ("user", "The boat is called Ada.")
 
-
-# --- Ctrl-C at the start -------------------------------------------------------------------------------
 
 INTERRUPTED = """
 import os, signal as _, sys

@@ -72,10 +72,6 @@ def test_usage_error_is_one_sentence_and_creates_no_file(holdfast: Holdfast, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_misplaced_option_is_explained(holdfast: Holdfast) -> None:
-    assert "`holdfast sessions ... --db ...`" in holdfast("--db", "x", "sessions", "list").failure(2)
-
-
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_reading_command_refuses_other_files(holdfast: Holdfast, tmp_path: Path, command: list[str]) -> None:
     missing = tmp_path / "sub" / "none\x1b[31m.db"

@@ -107,17 +107,6 @@ def test_tree_is_the_whole_lineage_of_any_part_or_of_all(sessions: Holdfast, nam
     assert sessions("tree", *names) == (0, shown, "")
 
 
-def test_tree_as_json(sessions: Holdfast, trip: Path) -> None:
-    data = sessions("tree", BRANCH, "--json").data
-    assert (data["database"], data["roots"]) == (str(trip), [TRIP])
-    root, branch = data["conversations"]
-    assert (root["id"], root["head_id"], root["branches"]) == (TRIP, THIRD, [BRANCH])
-    assert [session["id"] for session in root["sessions"]] == [TRIP, SECOND, THIRD]
-    assert root["sessions"][0]["compaction"] is None
-    assert root["sessions"][1]["compaction"]["cut_seq"] == 4
-    assert (branch["id"], branch["forked_from"], branch["forked_at"]) == (BRANCH, TRIP, 5)
-
-
 def test_hit_is_shown_with_its_place(sessions: Holdfast, trip: Path) -> None:
     with SessionDB(trip) as db:
         db.append_message("other", role="user", content="a walrus \x1b[31mred\x1b]0;title\x07")
@@ -129,14 +118,6 @@ def test_hit_is_shown_with_its_place(sessions: Holdfast, trip: Path) -> None:
     nothing = sessions("search", "zebra")
     assert (nothing.code, nothing.out) == (1, "")
     assert "Nothing found" in nothing.err
-
-
-def test_json_has_hits_with_neighbours(sessions: Holdfast) -> None:
-    data = sessions("search", '"message 3"', "--json", "--neighbours", "1").data
-    (hit,) = data["hits"]
-    assert (hit["conversation_id"], hit["seq"], hit["content"]) == (TRIP, 3, "message 3")
-    assert hit["title"] == "Trip to Lisbon"
-    assert [message["content"] for message in hit["before"] + hit["after"]] == ["message 2", "message 4"]
 
 
 @pytest.mark.parametrize(

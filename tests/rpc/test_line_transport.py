@@ -37,9 +37,8 @@ def ends(request: pytest.FixtureRequest) -> Iterator[Ends]:
     if request.param == "pipes":
         (reads, sends), (receives, writes) = os.pipe(), os.pipe()
     else:
-        reads, sends, receives, writes = (
-            each.detach() for pair in (socket.socketpair(), socket.socketpair()) for each in pair
-        )
+        pairs = socket.socketpair(), socket.socketpair()
+        reads, sends, receives, writes = (each.detach() for pair in pairs for each in pair)
     yield Ends(reads, writes, sends, receives)
     for each in (reads, writes, sends, receives):
         with suppress(OSError):

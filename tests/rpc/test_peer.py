@@ -55,9 +55,6 @@ async def test_requests_start_in_order_and_no_more_is_read_while_the_maximum_is_
         assert {(await client.receive())["id"] for _ in range(30)} == set(range(30))
 
 
-# --- batches -------------------------------------------------------------------------------------------
-
-
 async def test_batch_is_answered_in_one_frame_without_its_notifications() -> None:
     async with rpc_peers.open_peer() as client:
         client.send([notification("echo"), notification("nothing")], [])
@@ -95,9 +92,6 @@ async def test_unread_responses_of_batches_are_limited_by_their_size() -> None:
         assert len(client.started) <= 2 + 8
         for number in range(0, 100, 2):
             assert [each["id"] for each in await client.receive()] == [number, number + 1]
-
-
-# --- cancellation and ids ------------------------------------------------------------------------------
 
 
 async def test_cancelled_request_gets_one_response_and_no_other_is_affected() -> None:
@@ -166,9 +160,6 @@ def _request_id(response: Any) -> Any:
     return error["data"]["id"] if response["id"] is None and in_use else response["id"]
 
 
-# --- back-pressure -------------------------------------------------------------------------------------
-
-
 async def test_busy_peer_refuses_requests_and_accepts_cancellations() -> None:
     async with rpc_peers.open_peer(REFUSING) as client:
         client.send(request(1, "wait", []), request(2, "wait", []), request(3, "echo", []), [request(4, "echo", [])])
@@ -195,9 +186,6 @@ async def test_client_that_does_not_read_is_not_read_from(kind: str) -> None:
         assert client.channel.received_count < 10
         received = [json.dumps(await client.receive()) for _ in range(300 * len(messages))]
         assert received == received[: len(messages)] * 300
-
-
-# --- the end -------------------------------------------------------------------------------------------
 
 
 async def test_disconnect_cancels_running_requests_and_closes_the_peer() -> None:

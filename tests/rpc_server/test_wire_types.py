@@ -170,9 +170,8 @@ def test_schema_describes_every_method_event_error_and_field(schema: Any) -> Non
     assert {*schema["x-events"]} == seen | {"error"}
     compacted_to = schema["components"]["schemas"]["SessionState"]["properties"]["compacted_to"]
     assert compacted_to["description"].startswith("The last message that the summary replaces")
-    documented = re.findall(
-        r"^\| −(\d+) \|", (SCHEMA.parents[1] / "guides" / "custom-clients.md").read_text("utf-8"), re.MULTILINE
-    )
+    guide = (SCHEMA.parents[1] / "guides" / "custom-clients.md").read_text("utf-8")
+    documented = re.findall(r"^\| −(\d+) \|", guide, re.MULTILINE)
     assert {each["code"] for each in schema["components"]["errors"].values()} == {-int(code) for code in documented}
     assert schema["x-notifications"].keys() == {"event", "$/cancelRequest"}
     validate(schema, "Cancel", {"id": 7})

@@ -123,14 +123,6 @@ def test_cost_of_a_long_block_is_linear(line: str, monkeypatch: pytest.MonkeyPat
     assert sum(lines) < 10_000
 
 
-def test_block_after_a_resize_has_the_new_width() -> None:
-    columns = 40
-    drawn = markdown.MarkdownStream(lambda: columns)
-    drawn.add("one two three four five six")
-    columns = 10
-    assert drawn.end() == "one two\nthree four\nfive six\n"
-
-
 ANYTHING = st.text(st.sampled_from("a \n\t\r\x1b\x07\x9b\u202e\u200b\x00\x7f[2J&#x1b;&#27;`*") | st.characters())
 
 

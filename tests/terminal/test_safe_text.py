@@ -44,20 +44,12 @@ def test_any_text_fits_clipped_and_wrapped(given: str, room: int) -> None:
     assert "".join(lines).replace(" ", "") == given.replace(" ", "")
 
 
-HELP = ["/new [TITLE]  Begin a new conversation.", "/quit         Leave. The conversation stays."]
-NARROW_HELP = [
-    "/new [TITLE]  Begin a new",
-    "              conversation.",
-    "/quit         Leave. The",
-    "              conversation stays.",
-]
 WIDE_COLUMN = ["/compact [FOCUS | here N]  Let a summary stand.", "/quit                      Leave."]
 
 
 @pytest.mark.parametrize(
     ("lines", "room", "rows"),
     [
-        (HELP, 36, NARROW_HELP),
         (WIDE_COLUMN, 40, ["/compact [FOCUS | here N]  Let a summary", "  stand.", WIDE_COLUMN[1]]),
         (["x" * 25], 10, ["x" * 10, "x" * 10, "x" * 5]),
     ],

@@ -50,10 +50,7 @@ def test_every_kind_of_event_has_a_sentence_or_none() -> None:
     ("given", "expected"),
     [
         ({"completed": False, "interrupted": True}, ("Interrupted. The conversation up to here is saved.", "warning")),
-        (
-            {"completed": False, "interrupted": True, "messages": ()},
-            ("Interrupted. The message was not sent.", "warning"),
-        ),
+        ({"interrupted": True, "messages": ()}, ("Interrupted. The message was not sent.", "warning")),
         ({"completed": False, "failed": True, "error": "No key."}, ("No key.", "error")),
         ({"completed": False, "error": "50 steps."}, ("50 steps.", "warning")),
         ({"completed": False}, (wording.NOT_COMPLETED, "warning")),

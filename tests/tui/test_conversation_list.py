@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.widgets import OptionList, Static
 
-from holdfast import AsyncSessionDB, errors, types
+from holdfast import AsyncSessionDB, types
 from holdfast.tui import conversation_list
 from tests.support.tui import TuiDriver, numbered, open_tui
 
@@ -47,15 +47,3 @@ async def test_conversations_are_found_by_title_id_and_message(monkeypatch: pyte
         await tui.pilot.press("enter")
         await tui.wait_for("a zebra")
         assert tui.app.conversation_id == "old"
-
-
-async def test_store_error_is_shown_in_the_list() -> None:
-    async def fail(*_: object, **__: object) -> list[types.Session]:
-        raise errors.StoreBusy("It is locked.")
-
-    async with open_tui(store_conversations) as tui:
-        tui.db.list_sessions = tui.db.search = fail  # type: ignore[assignment]
-        words = await tui.open_list()
-        await tui.until(lambda: lineage(tui) == "It is locked.")
-        words.value = "zebra"
-        await tui.until(lambda: lineage(tui) == "It is locked." and not found(tui))

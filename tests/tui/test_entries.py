@@ -48,8 +48,6 @@ def test_marks_follow_the_message_they_cut_after_and_show_whether_they_are_activ
         (4, "undone: the compaction of messages 1 to 2", True),
         (6, "compacted: a summary replaces messages 1 to 4", False),
     ]
-    circular = TranscriptRange(5, compactions=(compaction(2, 1, base=2),), active_epoch=2)
-    assert circular.active_epochs == {2}
 
 
 @pytest.mark.parametrize("shown_again", [None, 4])

@@ -1,9 +1,7 @@
-"""The running turn as rows, of which only changed ones are drawn again."""
+"""The running turn as rows."""
 
 from __future__ import annotations
 
-import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,8 +9,6 @@ from holdfast import events
 from holdfast.tui import entries, entry_rows, live_turn
 
 FORM = entry_rows.RowFormat(60)
-NARROW = entry_rows.RowFormat(40)
-OTHER_STYLES = msgspec.structs.replace(FORM, styles=entry_rows.EntryStyles(user=entry_rows.Style()))
 
 
 def start(*happened: events.AnyEvent) -> live_turn.LiveTurn:
@@ -49,13 +45,6 @@ def test_events_are_drawn_in_order() -> None:
     ]
     (thought,) = [each for each in turn._parts if isinstance(each, entries.Entry) and each.kind == "reasoning"]
     assert draw(turn, {thought.key})[2:5] == ["▾ reasoning", "Let me see.", "Yes."]
-
-
-@pytest.mark.parametrize("other", [NARROW, OTHER_STYLES], ids=["width", "styles"])
-def test_another_format_draws_all_rows_again(other: entry_rows.RowFormat) -> None:
-    turn = start(events.ToolStarted("c", "look", "{}"), events.TextDelta("One.\n\n"))
-    before = turn.rows(FORM, set())
-    assert not any(row is each for row in turn.rows(other, set()) for each in before if row.text.plain)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=200), max_size=8), st.integers(20, 100))

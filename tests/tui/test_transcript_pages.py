@@ -1,4 +1,4 @@
-"""Pages of a long transcript: their heights, the cache, anchors, and stops for the keyboard."""
+"""Pages of a long transcript: their heights and the cache."""
 
 from __future__ import annotations
 
