@@ -393,9 +393,12 @@ async def test_command_that_the_editor_refuses_is_not_run(tmp_path: Path, place:
     assert not (tmp_path / "done").exists()
 
 
-@pytest.mark.parametrize("status", [{"exit_code": 0, "signal": "SIGKILL"}, None])
-def test_command_with_a_signal_or_without_a_status_has_failed(status: dict[str, Any] | None) -> None:
-    ended = None if status is None else schema.TerminalExitStatus(**status)
-    found = schema.TerminalOutputResponse(output="out\n", truncated=False, exit_status=ended)
-    result = client_terminals.format_output(found, None)
+SUCCESS = schema.TerminalExitStatus(exit_code=0)
+KILLED = schema.TerminalExitStatus(exit_code=0, signal="SIGKILL")
+
+
+@pytest.mark.parametrize(("status", "timeout"), [(SUCCESS, 2.5), (KILLED, None), (None, None)])
+def test_killed_or_unfinished_command_has_failed(status: Any, timeout: float | None) -> None:
+    found = schema.TerminalOutputResponse(output="out\n", truncated=False, exit_status=status)
+    result = client_terminals.format_output(found, timeout)
     assert (result.ok, content_parts.is_success("shell", result.content)) == (False, False)

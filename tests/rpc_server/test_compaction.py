@@ -33,6 +33,7 @@ async def test_compaction_reports_its_outcome_and_every_client_is_informed() -> 
         for each in (client, other):
             assert (await each.wait_for("status", kind="compacted"))["session_id"] == made["session_id"]
         assert (await client.call("session.info", session_id="talk"))["compacted_to"] == 94
+        assert (await client.call("session.branch", session_id="talk"))["compacted_to"] == 94
         again = await client.call("session.compress", session_id="talk", keep_exchanges=3)
         assert (again["outcome"], again["session_id"]) == ("nothing_to_do", made["session_id"])
 
