@@ -174,9 +174,6 @@ async def test_close_does_not_wait_for_an_unread_client(how: str) -> None:
         await server.wait_sessions_closed()
 
 
-# --- errors --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("failures", [session.END_ATTEMPTS - 1, 99])
 async def test_conversation_is_ended_in_another_attempt_or_left(db: AsyncSessionDB, failures: int) -> None:
     before = asyncio.all_tasks()
@@ -206,9 +203,6 @@ async def test_failed_close_does_not_affect_other_sessions(caplog: pytest.LogCap
         assert [each.subscription.is_delivering for each in opened] == [False, False]
         del agent.leave
     assert [each.levelname for each in caplog.records if "could not be closed" in each.getMessage()] == ["ERROR"]
-
-
-# --- reviews -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("waits", [True, False])
