@@ -19,6 +19,7 @@ from tests.support import cli_process, documents, gateway_process, polling
 from tests.support.cli_process import OFFLINE, Configure, Holdfast
 from tests.support.provider_process import hanging_reply, reply, serve
 
+ANN = "matrix:%40ann%3Atest"
 PLACE = {"platform": "telegram", "chat": "dm:42", "address": {"chat": 42}}
 
 
@@ -52,9 +53,55 @@ def test_people_lists_allowed_and_denied_contacts(holdfast: Holdfast, configure:
     assert "Remove the sender from `gateway.deny` first" in done.sentence
 
 
+SENDERS = [
+    ("allow telegram @ann", "This is not a sender id of telegram. Your numeric user id"),
+    ("deny telegram @ann", "This is not a sender id of telegram."),
+    ("deny http nosuch", "This is not a sender id of http. It must be one of: me."),
+    ("link http local", "It must be one of: me."),
+    ("allow nope 42", "There is no platform 'nope'. Platforms: http, "),
+    ("link nope 42", "There is no platform 'nope'."),
+    ("allow slack C012", ""),
+    ("deny hooks ci", ""),
+    ("deny loopback anyone", ""),
+    ("link http me", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "refusal"), SENDERS)
+def test_sender_ids_are_those_that_messages_can_have(
+    line: str, refusal: str, home: Path, holdfast: Holdfast, configure: Configure
+) -> None:
+    configure("[gateway.http.tokens]\nme = 'ME'\n[gateway.hooks.ci]\nsecret_env = 'CI'\nto = 'slack:C012'\n")
+    done = holdfast("gateway", *line.split())
+    assert (done.code, refusal in done.words, (home / "holdfast.db").exists()) == (2 * bool(refusal), True, not refusal)
+    assert ("X-Conversation-Id" in done.out) == (line == "link http me")
+
+
+def test_denied_mail_address_is_stored_in_lower_case(holdfast: Holdfast, home: Path) -> None:
+    with SessionDB(home / "holdfast.db") as db:
+        db.contacts.deny("email", "Ben@Example.org")
+    assert holdfast("gateway", "deny", "email", "Ben@Example.org", "--forget").code == 0
+    assert holdfast("gateway", "allow", "email", "ben@example.org").code == 0
+    assert holdfast("gateway", "deny", "email", "Ben@Example.org").out == "ben@example.org on email is denied access.\n"
+    (found,) = holdfast("gateway", "people", "--json").data["people"]
+    assert (found["sender"], found["role"]) == ("ben@example.org", "denied")
+
+
+def test_links_are_listed_without_chats_that_only_created_a_code(holdfast: Holdfast, home: Path) -> None:
+    assert holdfast("gateway", "link").code == 1
+    assert not (home / "holdfast.db").exists()
+    with SessionDB(home / "holdfast.db") as db:
+        for platform, sender, owner in (("matrix", "@ann:test", ANN), ("slack", "U42", ANN), ("http", "local", "")):
+            db.contacts.link(platform, sender, owner)
+    rows = [" ".join(line.split()) for line in holdfast("gateway", "link").out.splitlines()]
+    assert rows == ["http local the terminal", "slack U42 matrix @ann:test"]
+    assert [each["owner"] for each in holdfast("gateway", "link", "--json").data["links"]] == ["", ANN]
+    assert holdfast("gateway", "link", "matrix", "@ann:test", "--off").code == 0
+
+
 def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home: Path, configure: Configure) -> None:
     configure(
-        f"[gateway]\nallow.telegram = [42]\n[gateway.loopback]\nsocket = '{home}/s.sock'\n"
+        f"[gateway]\nallow.telegram = [42, 43]\nadmins.telegram = [42]\n[gateway.loopback]\nsocket = '{home}/s.sock'\n"
         "[gateway.telegram]\ntoken_env = 'TOKEN'\n"
     )
     route = "agent:main:telegram:dm:42"
@@ -65,6 +112,7 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         lost, waits = (db.mail.post(types.NewOutgoing(text=f"The {each}", **PLACE)) for each in ("lost\x1b[2J", "late"))
         db.mail.mark_failed(lost.id, "Chat not found.")
         db.mail.mark_failed(waits.id, "Too many requests.", waits.at + 60)
+        db.contacts.deny("telegram", "42")
         lines = holdfast("gateway", "status").out.splitlines()
         assert lines[0] == "waiting     1 message in 1 chat"
         assert lines[1].startswith(f"              {route}: 1 message since ")
@@ -72,7 +120,7 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         assert re.fullmatch(r"unsent      telegram: 1 message since .*, next attempt .*: Too many requests\.", lines[3])
         assert lines[4] == "failed      1 message; `holdfast gateway failed` lists them"
         assert lines[5] == "              the last, to telegram dm:42: Chat not found."
-        assert lines[6].startswith("people      1 allowed, 0 denied;")
+        assert lines[6].startswith("people      1 allowed, 1 denied;")
         assert lines[7] == f"platforms   loopback at {home}/s.sock: does not answer"
         assert lines[8].startswith("            telegram: configured;")
         found = holdfast("gateway", "status", "--json").data
@@ -85,7 +133,10 @@ def test_status_shows_the_queues_and_retry_sends_again(holdfast: Holdfast, home:
         assert "\x1b" not in listed.out
         assert [each["id"] for each in holdfast("gateway", "failed", "--json").data["failed"]] == [lost.id]
         assert holdfast("gateway", "retry", str(lost.id)).out == "1 message queued again.\n"
-        assert holdfast("gateway", "retry", "--all").out == "0 messages queued again.\n"
+        again = holdfast("gateway", "retry", str(lost.id))
+        assert (again.code, again.out) == (1, "")
+        assert f"Message {lost.id} was already queued again as {waits.id + 1}." in again.err
+        assert holdfast("gateway", "retry", "--all") == (0, "", "No failed messages.\n")
         assert holdfast("gateway", "failed").out == ""
         refused = holdfast("gateway", "retry", str(waits.id), "--json")
         assert (refused.code, refused.data["sent"], len(refused.data["refused"])) == (1, [], 1)

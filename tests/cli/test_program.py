@@ -59,7 +59,7 @@ USAGE_ERRORS = [
     *("-p x --max-cost -1", "-p x --output-format xml", "--output-format json", "--model offline", "--yes", "-c"),
     *("gateway allow Telegram 42", "gateway allow telegram *", "gateway allow telegram", "gateway deny tele/gram 42"),
     *("gateway people --platform Telegram", "gateway pair", "gateway open", "gateway --port 70000"),
-    *("gateway --grace -1", "gateway retry", "gateway retry 1 --all", "gateway retry x"),
+    *("gateway --grace -1", "gateway retry", "gateway retry 1 --all", "gateway retry x", "gateway link --off"),
 ]
 
 
@@ -162,6 +162,7 @@ CASES = [
     ("sessions delete last --yes", PROCESSES, 0),
     ("chat -p hi", AGENT, 0),
     ("rpc", AGENT, 0),
+    ("gateway allow email a@b.c", AGENT, 0),
     # Refused after everything was loaded, before it listens.
     ("gateway run --host 0.0.0.0", AGENT | {"httpx2", "multiprocessing"}, 2),
 ]

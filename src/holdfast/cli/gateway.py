@@ -13,7 +13,7 @@ COMMANDS = {
     "allow": ("holdfast.cli.gateway_access:allow", "Allow a sender, as a user or an admin."),
     "deny": ("holdfast.cli.gateway_access:deny", "Deny a sender access."),
     "link": ("holdfast.cli.gateway_access:link", "Let a sender use the conversations of the terminal."),
-    "people": ("holdfast.cli.gateway_access:people", "List allowed and denied senders."),
+    "people": ("holdfast.cli.gateway_people:people", "List allowed and denied senders."),
     "failed": ("holdfast.cli.gateway_queues:failed", "List messages that could not be sent."),
     "retry": ("holdfast.cli.gateway_queues:retry", "Send failed messages again."),
     "status": ("holdfast.cli.gateway_queues:status", "Show queues, leases, failures and platforms."),

@@ -9,7 +9,7 @@ import click
 
 from holdfast import errors, safe_text, types
 from holdfast.app import open_store
-from holdfast.cli import console, gateway_access, lazy_group
+from holdfast.cli import console, gateway_people, lazy_group
 from holdfast.gateway import settings
 from holdfast.store.mail import queue_status
 
@@ -28,8 +28,9 @@ class QueueState(NamedTuple):
     unsent: list[queue_status.PlatformBacklog]
     failed: list[types.Outgoing]
     claims: list[types.ChatLeaseHeld]
-    roles: list[str]
-    """The roles of all senders in the settings and the store."""
+    people: frozenset[tuple[str, str]]
+    """The platform and id of each sender in the settings and the store."""
+    denied: frozenset[tuple[str, str]]
 
 
 # --- status --------------------------------------------------------------------------------------------
@@ -42,13 +43,15 @@ class QueueState(NamedTuple):
 def status(out: console.Console, path: str | None, as_json: bool) -> None:
     """Show waiting messages, running turns, unsent and failed messages, and the configured platforms."""
     with open_store.open_existing(path or out.settings.database) as db:
+        senders = gateway_people.list_senders(db, out.settings)
         found = QueueState(
             db.mail.counts(),
             db.mail.backlog(),
             db.mail.unsent_counts(),
             db.mail.failures(),
             db.mail.chat_leases(),
-            [each["role"] for each in gateway_access.list_senders(db, out.settings)],
+            frozenset((each["platform"], each["sender"]) for each in senders),
+            frozenset((each["platform"], each["sender"]) for each in senders if each["role"] == "denied"),
         )
     platforms = _platforms(out.settings.gateway)
     if as_json:
@@ -72,13 +75,13 @@ def _describe(found: QueueState, platforms: list[dict[str, Any]]) -> dict[str, l
         for each in found.unsent
     ]
     open_messages = safe_text.count(facts["arrivals_open"], "message")
-    denied = found.roles.count("denied")
+    denied = len(found.denied)
     return {
         "waiting": [f"{open_messages} in {safe_text.count(facts['routes_waiting'], 'chat')}", *waiting],
         "running": [f"{each.key.removeprefix(ROUTE)} by {each.holder}" for each in held[:MAX_LISTED]] or ["none"],
         "unsent": unsent or ["none"],
         "failed": _describe_failed(found.failed),
-        "people": [f"{len(found.roles) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
+        "people": [f"{len(found.people) - denied} allowed, {denied} denied; `holdfast gateway people` lists them"],
         "platforms": list(map(_describe_platform, platforms)),
     }
 
@@ -109,7 +112,7 @@ def _status_to_json(found: QueueState, platforms: list[dict[str, Any]]) -> dict[
         # Lists that may have further entries.
         "cut": [name for name in ("waiting", "failed") if len(getattr(found, name)) >= queue_status.DEFAULT_LIMIT],
         "last_error": None if last is None else {"id": last.id, "platform": last.platform, "error": last.error},
-        "people": len(found.roles),
+        "people": len(found.people),
         "claims": [
             {"key": each.key, "holder": each.holder, "state": each.state, "expires_in": each.expires_in}
             for each in found.claims
@@ -194,7 +197,10 @@ def retry(out: console.Console, numbers: tuple[int, ...], every: bool, path: str
     if as_json:
         out.json({"sent": sent, "refused": wrong})
     else:
-        out.print(f"{safe_text.count(len(sent), 'message')} queued again.")
+        if sent:
+            out.print(f"{safe_text.count(len(sent), 'message')} queued again.")
+        elif every and not wrong:
+            out.note("No failed messages.")
         for line in wrong:
             out.note(line)
     return 1 if wrong else 0

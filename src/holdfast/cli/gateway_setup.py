@@ -9,7 +9,6 @@ import asyncio
 import copy
 import os
 import pathlib
-import re
 import secrets as random_secrets
 import stat
 import sys
@@ -270,10 +269,10 @@ class Wizard:
         self._print(f"Who may use the agent? {self._guide.sender}")
         while answer := _prompt("Sender id (empty: pair later)", ""):
             try:
-                gateway_access.check_sender(self._settings, self._name, answer)
-                if not re.fullmatch(self._guide.sender_pattern, answer):
-                    raise click.BadParameter(f"This is not a sender id of {self._name}. Enter one as described above.")
+                answer = gateway_access.check_sender(self._settings, self._name, answer)
+                gateway_access.refuse_denied(self._settings, self._name, answer)
                 if self._guide.test_message:
+                    self._out.note("Sending a test message …")
                     self._print(asyncio.run(self._send(answer)))
                 return answer
             except (errors.SettingInvalid, errors.SendRefused, click.BadParameter) as error:

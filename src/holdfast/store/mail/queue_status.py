@@ -73,11 +73,12 @@ class QueueStatus(outbox.Outbox):
         return self.driver.read(lambda tx: [outbox.from_row(row) for row in tx.all("outgoing_failures", **values)])
 
     def resend(self, outgoing_id: int) -> types.Outgoing:
-        """Queue a copy of a failed message, which stays failed; a repeated call returns the same copy.
+        """Queue a copy of a failed message, which stays failed, once.
 
-        InvalidArgument if the message did not fail, was redacted, or its HTTP client has disconnected.
+        InvalidArgument if the message did not fail, was queued again before, was redacted, or its HTTP client has
+        disconnected.
         """
-        found = self.outgoing(outgoing_id)
+        key, found = f"again:{outgoing_id}", self.outgoing(outgoing_id)
         if found is None or found.failed_at is None:
             raise errors.InvalidArgument(f"There is no failed message {outgoing_id}.")
         if found.redacted:
@@ -87,8 +88,9 @@ class QueueStatus(outbox.Outbox):
                 f"Message {outgoing_id} cannot be sent again: its client has disconnected. The reply is in the "
                 "conversation."
             )
+        if (copy := self.driver.read(lambda tx: tx.one("outgoing_by_key", key=key))) is not None:
+            raise errors.InvalidArgument(f"Message {outgoing_id} was already queued again as {copy[0]}.")
         new = types.NewOutgoing(**{name: getattr(found, name) for name in types.NewOutgoing.__struct_fields__})
-        key = f"again:{outgoing_id}"
         return self.post(new, key=key, inbound_id=found.inbound_id, conversation_id=found.conversation_id)
 
     def expire(self, days: float, cursor: ExpiryCursor | None = None) -> ExpiryBatch:
