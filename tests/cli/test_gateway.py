@@ -183,6 +183,7 @@ def test_default_gateway_logs_the_command_to_reach_it(tmp_path: Path) -> None:
     [
         ("", "", "is not an address of this machine"),
         ("127.0.0.1", "[gateway.telegram]\ntoken_env = 'MISSING'\n", "the environment variable MISSING is not set"),
+        ("127.0.0.1", "[gateway.telegram]\ntoken_env = '1:AAF'\n", "`token_env` must be the name of an environment"),
         ("127.0.0.1", "[gateway.telegram]\n", "gateway.telegram: `token_env` is required."),
     ],
 )

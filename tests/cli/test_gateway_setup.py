@@ -125,14 +125,19 @@ async def test_setup_writes_settings_and_sends_a_message(name: str, tmp_path: Pa
         assert (done.code, "problem: " in done.out, "next: " in done.out) == (1, True, True)
 
 
-@pytest.mark.parametrize("steps", [[("optional): ", WRONG), ("[retry]: ", "quit\r")], [("optional): ", INTERRUPT)]])
-async def test_cancelled_setup_writes_nothing(steps: list[Any], tmp_path: Path, configure: Configure) -> None:
+QUIT = [("optional): ", WRONG), ("[retry]: ", "quit\r"), ("Nothing was changed.", "")]
+
+
+@pytest.mark.parametrize(("steps", "code"), [(QUIT, 1), ([("optional): ", INTERRUPT)], 130)])
+async def test_cancelled_setup_writes_nothing(
+    steps: list[Any], code: int, tmp_path: Path, configure: Configure
+) -> None:
     """The line `quit` is followed by another one, which would answer a further question."""
     async with open_service("slack") as service:
         file = configure(settings_of("slack", service))
         before = file.read_bytes()
         token = service.secrets["bot_token_env"]
-        await run_setup(tmp_path, "slack", steps=[("xoxb-...): ", token), *steps], code=130)
+        await run_setup(tmp_path, "slack", steps=[("xoxb-...): ", token), *steps], code=code)
         assert file.read_bytes() == before
         assert [each.name for each in file.parent.iterdir()] == ["config.toml"]
 
@@ -145,7 +150,7 @@ async def test_sender_whose_test_message_is_refused_is_asked_for_again(tmp_path:
             ("Token: ", service.secrets["token_env"]),
             ("pair later): ", "43"),
             ("The test message was not sent: ", ""),
-            ("write to the bot first and enter the id again.", ""),
+            ("found. Correct the id, or write to the bot first and enter the id again.", ""),
             ("pair later): ", ENTER),
         ]
         await run_setup(tmp_path, "telegram", steps=steps)
@@ -161,6 +166,7 @@ async def test_hyphen_removes_an_optional_value_only(tmp_path: Path, configure: 
         ("Homeserver [http://127.0.0.1:9]: ", "-"),
         ("Access token: ", "syt_token"),
         ("`homeserver` must be a URL", ""),
+        ("next: Check the network and `homeserver`.", ""),
         ("save to save the settings anyway", ""),
         ("[retry]: ", "retry"),
         ("Homeserver [-]: ", "http://127.0.0.1:9"),
@@ -219,15 +225,25 @@ def test_setup_without_terminal_prints_the_settings_to_add(holdfast: Holdfast, h
 
 
 def test_check_reports_variables_and_modes(holdfast: Holdfast, configure: Configure, home: Path) -> None:
-    configure("[gateway.http.tokens]\nann = 'ANN'\n[gateway.slack]\nbot_token_env = 'BOT'\napp_token_env = 'APP'\n")
-    (home / "gateway.env").write_text("BOT=xoxb-secret\n")
+    configure(
+        "[gateway.http.tokens]\nann = 'ANN'\nben = 'BEN'\n[gateway.slack]\nbot_token_env = 'BOT'\n"
+        "app_token_env = 'APP'\n[gateway.matrix]\ntoken_env = 'syt_secret'\n[gateway.loopback]\n"
+    )
+    (home / "gateway.env").write_text("BOT=xoxb-secret\nBEN=short\n")
     (home / "gateway.env").chmod(0o640)
     done = holdfast("gateway", "setup", "--check")
     assert done.code == 1
+    assert "http: 2 problems" in done.out
+    assert "The token of ben must have at least 16 printable ASCII characters" in done.words
     assert "ANN is not set." in done.out
-    assert "environment variable APP is not set" in done.out
+    assert "environment variable APP is not set. Add it to gateway.env" in done.words
+    assert "environment variable that `token_env` names is not set" in done.words
+    assert "loopback: the settings are valid" in done.out
+    assert "gateway.env: 1 problem" in done.out
     assert "chmod 600" in done.out
-    assert "xoxb-secret" not in done.out + done.err
+    assert "secret" not in done.out + done.err
+    assert done.err.splitlines() == [f"Checking {name} …" for name in ("http", "loopback", "slack", "matrix")]
+    assert holdfast("gateway", "setup", "loopback", "--check", "--json").err == ""
 
 
 def test_check_hides_secrets_of_plugins(tmp_path: Path, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:

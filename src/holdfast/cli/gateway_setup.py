@@ -25,14 +25,17 @@ from holdfast.cli import config_commands, console, gateway_access, lazy_group, s
 from holdfast.gateway import platform
 from holdfast.gateway import settings as gateway
 from holdfast.gateway.platforms import plugins
+from holdfast.gateway.platforms.http import requests
 
-CHECK_SECONDS = 60.0
+CHECK_SECONDS = 25.0
+"""The time limit of a check. The servers of a mailbox may take 10 seconds each to connect."""
 REMEDY = "Enter the value again, or correct it in the settings file."
 CLEAR = "-"
 """The answer that removes an optional setting."""
 SENDER = "{sender}"
 """The default of a field that is asked for after the sender id, which is then its default."""
 TEST_MESSAGE = "This is a test message of Holdfast. The setup works."
+CHECKING = "Checking {} …"
 NOT_STARTED = "Correct the id, or write to the bot first and enter the id again."
 Table = dict[str, Any]
 
@@ -66,8 +69,7 @@ def setup(out: console.Console, name: str | None, check: bool, as_json: bool) ->
         return 2
     out.out.flush()
     chosen = name or str(click.prompt("Platform", type=click.Choice(list(listed)), show_choices=False, err=True))
-    Wizard(out, chosen, plugins.load_guide(chosen)).run()
-    return 0
+    return Wizard(out, chosen, plugins.load_guide(chosen)).run()
 
 
 def _manual_steps(settings: config.Settings, name: str, guide: platform.SetupGuide) -> str:
@@ -102,9 +104,22 @@ def _check_configured(out: console.Console, name: str | None, as_json: bool) -> 
         what, command = (f"{name} is not", f"setup {name}") if name else ("Nothing is", "setup")
         raise errors.SettingInvalid(f"{what} configured. Run: holdfast gateway {command}")
     remedy = "Correct the settings, or run: holdfast gateway setup {}"
-    reports = {each: _check(each, table, settings.secrets, remedy.format(each)) for each, table in tables.items()}
-    if (secrets := _check_secrets(settings)).problems:
-        reports["secrets"] = secrets
+    reports = dict[str, platform.AccessReport]()
+
+    def add(name: str, report: platform.AccessReport) -> None:
+        reports[name] = report
+        if not as_json:
+            _print_report(out, name, report)
+
+    for each, table in tables.items():
+        if not as_json:
+            out.note(CHECKING.format(each))
+        report = _check(each, table, settings.secrets, remedy.format(each))
+        if each == "http":
+            report = platform.AccessReport("", [*report.problems, *_check_variables(settings)])
+        add(each, report)
+    if problems := _check_secrets_file(settings):
+        add(config.SECRETS_FILE, platform.AccessReport("", problems))
     is_ok = not any(report.problems for report in reports.values())
     if as_json:
         found = {
@@ -112,30 +127,33 @@ def _check_configured(out: console.Console, name: str | None, as_json: bool) -> 
             for each, report in reports.items()
         }
         out.json({"ok": is_ok, "platforms": found})
-    else:
-        for each, report in reports.items():
-            _print_report(out, each, report)
     return 0 if is_ok else 1
 
 
-def _check_secrets(settings: config.Settings) -> platform.AccessReport:
-    """Return a report about the secrets file, and about variables that no platform plug-in reports."""
-    path, tables = _secrets_file(settings), settings.gateway.platforms.values()
-    reported = {value for table in tables for key, value in table.items() if key.endswith("_env")}
-    missing = [each for each in settings.gateway.variables if each not in {*settings.secrets, *reported}]
+def _check_variables(settings: config.Settings) -> list[platform.AccessProblem]:
+    """Return the missing variables of tokens and webhooks; platform plug-ins report theirs."""
+    wanted, path = settings.gateway, _secrets_file(settings)
+    named = {*wanted.http.tokens.values(), *(hook.secret_env for hook in wanted.hooks.values())}
     remedy = f"Set it in the environment of the gateway, or add {{}}=VALUE to {path}."
-    problems = [platform.AccessProblem(f"{each} is not set.", remedy.format(each)) for each in missing]
+    missing = sorted(named - settings.secrets.keys())
+    return [platform.AccessProblem(f"{each} is not set.", remedy.format(each)) for each in missing]
+
+
+def _check_secrets_file(settings: config.Settings) -> list[platform.AccessProblem]:
+    path = _secrets_file(settings)
     if os.name == "posix" and path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        problems.append(platform.AccessProblem(f"Other users can read {path}.", f"Run: chmod 600 {path}"))
-    return platform.AccessReport("", problems)
+        return [platform.AccessProblem(f"Other users can read {path}.", f"Run: chmod 600 {path}")]
+    return []
 
 
 def _check(name: str, table: Table, secrets: Mapping[str, str], remedy: str) -> platform.AccessReport:
     """Return the report of a platform, or one about the error that prevented it; `remedy` is for invalid settings."""
-    if name in plugins.BUILT_IN:
-        return platform.AccessReport()
 
     async def check() -> platform.AccessReport:
+        if name in plugins.BUILT_IN:
+            owners = {secrets[each]: owner for owner, each in table.get("tokens", {}).items() if each in secrets}
+            requests.Tokens(owners)
+            return platform.AccessReport()
         async with _open(name, table, secrets) as opened, asyncio.timeout(CHECK_SECONDS):
             return await opened.check_access() if isinstance(opened, platform.ChecksAccess) else platform.AccessReport()
 
@@ -167,11 +185,12 @@ async def _open(name: str, table: Table, secrets: Mapping[str, str]) -> AsyncIte
 
 
 def _print_report(out: console.Console, name: str, report: platform.AccessReport) -> None:
-    state = "not checked" if not report.problems else "not connected"
+    state = safe_text.count(len(report.problems), "problem") if report.problems else "the settings are valid"
     out.prose(f"{name}: connected as {report.account}" if report.account else f"{name}: {state}")
     for problem in report.problems:
         out.prose(f"   problem: {problem.what}", "red")
         out.prose(f"   next: {problem.remedy}")
+    out.out.flush()
 
 
 # --- questions -------------------------------------------------------------------------------------------
@@ -190,13 +209,15 @@ class Wizard:
         self._entered: dict[str, str] = {}
         """The secrets that were entered, by variable."""
 
-    def run(self) -> None:
+    def run(self) -> int:
+        """Ask, check and save; return the exit code."""
         self._print(self._guide.intro)
         action, actions = "retry", click.Choice(["save", "retry", "quit"])
         while action == "retry":
             for field in self._guide.fields:
                 if field.default != SENDER:
                     self._ask(field)
+            self._out.note(CHECKING.format(self._name))
             report = _check(self._name, self._table, self._secrets, REMEDY)
             _print_report(self._out, self._name, report)
             action = "save"
@@ -204,7 +225,8 @@ class Wizard:
                 self._print("Enter retry to answer again, save to save the settings anyway, quit to change nothing.")
                 action = click.prompt("Next", "retry", type=actions, show_choices=False, err=True)
         if action == "quit":
-            raise click.Abort
+            self._out.note("Nothing was changed.")
+            return 1
         sender = self._ask_sender() if self._guide.sender else ""
         for field in self._guide.fields:
             if field.default == SENDER:
@@ -213,6 +235,7 @@ class Wizard:
         if not sender and self._guide.sender:
             self._print("A stranger who writes to the agent receives a code. Allow them: holdfast gateway pair CODE")
         self._print(f"Start the gateway with `holdfast gateway`. {self._guide.last_step}")
+        return 0
 
     def _print(self, text: str) -> None:
         if text:
@@ -235,7 +258,8 @@ class Wizard:
 
     def _ask_secret(self, field: platform.SetupField, named: object) -> str:
         """Ask for a secret without echo, and return its variable; empty if it is left out, or CLEAR."""
-        variable = named if isinstance(named, str) else field.variable
+        # A secret in place of the name of its variable is replaced.
+        variable = named if isinstance(named, str) and gateway.VARIABLE.fullmatch(named) else field.variable
         current = self._secrets.get(variable) or config.environment().get(variable, "").strip()
         hint = " (Enter creates one)" if field.generated else "" if field.required else " (optional)"
         is_required = not current and field.required and not field.generated
@@ -322,9 +346,11 @@ class Wizard:
             async with _open(self._name, self._table, self._secrets) as opened, asyncio.timeout(CHECK_SECONDS):
                 await opened.send(delivery)
         except errors.SendRefused as error:
-            raise errors.SendRefused(f"The test message was not sent: {error} {NOT_STARTED}") from None
+            raise errors.SendRefused(
+                f"The test message was not sent: {str(error).rstrip('.')}. {NOT_STARTED}"
+            ) from None
         except Exception as error:  # noqa: BLE001 -- the border to code of other packages
-            why = str(error) if isinstance(error, errors.HoldfastError) else type(error).__name__
+            why = str(error) if isinstance(error, errors.HoldfastError) else platform.describe_failure(error)
             return f"The test message was not sent: {_hide(why, self._secrets)}"
         return f"A test message was sent to {safe_text.safe(sender)}."
 

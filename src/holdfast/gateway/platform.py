@@ -8,6 +8,7 @@ platform keeps no state that has to survive a crash. Other packages add platform
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import blake2b
@@ -507,8 +508,18 @@ def failed_access(what: str, remedy: str) -> AccessReport:
 def unreachable(service: str, error: BaseException) -> AccessReport:
     """Return the report of a service that did not respond."""
     return failed_access(
-        f"{service} cannot be reached ({type(error).__name__}).", "Check the network and the address in the settings."
+        f"{service} cannot be reached: {describe_failure(error)}.", "Check the network and the address in the settings."
     )
+
+
+def describe_failure(error: BaseException, fallback: str = "") -> str:
+    """Return why a connection failed: by default, the class of the error."""
+    if isinstance(error, TimeoutError):
+        return "the connection timed out"
+    # Client libraries raise errors of their own: with the number of the system's error, or caused by it.
+    if errno.ECONNREFUSED in (getattr(each, "errno", None) for each in (error, error.__cause__)):
+        return "the connection was refused"
+    return fallback or type(error).__name__
 
 
 @runtime_checkable

@@ -27,10 +27,11 @@ Problem = tuple[tuple[str, ...], str]
 """The path of an invalid setting, and a sentence about it."""
 PLATFORM = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 """The names of platforms and hooks."""
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""The names of environment variables."""
 _HEADER = re.compile(r"[Xx]-[A-Za-z0-9-]{1,60}")
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9._-]*[a-z0-9])?|[0-9a-f:.]+", re.IGNORECASE)
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[a-z0-9._\[\]:-]+", re.IGNORECASE)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ResetPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,7 +95,7 @@ class Http(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not all(each.strip() for each in self.side_requests):
             yield ("http", "side_requests"), "an empty prefix would match every request."
         for owner, variable in self.tokens.items():
-            if not _is_name(owner) or not _VARIABLE.fullmatch(variable):
+            if not _is_name(owner) or not VARIABLE.fullmatch(variable):
                 yield ("http", "tokens", owner), 'must be a name and an environment variable: ann = "ANN_TOKEN".'
 
     def body_bytes(self, attachments: int) -> tuple[int, int]:
@@ -179,9 +180,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The tables of the platforms that run; those of the built-in ones are empty."""
+        """The tables of the platforms that run; those of the built-in ones have no setting but the tokens."""
         built_in = {"http": self.has_http, "loopback": self.loopback is not None}
-        return {name: {} for name, is_used in built_in.items() if is_used} | self.platforms
+        tokens = {"tokens": self.http.tokens}
+        return {
+            name: tokens if name == "http" else {} for name, is_used in built_in.items() if is_used
+        } | self.platforms
 
     @property
     def variables(self) -> list[str]:
@@ -212,7 +216,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, hook in self.hooks.items():
             if not PLATFORM.fullmatch(name):
                 yield ("hooks", name), "the name of a hook must be lower-case letters, digits and hyphens."
-            if not _VARIABLE.fullmatch(hook.secret_env):
+            if not VARIABLE.fullmatch(hook.secret_env):
                 yield ("hooks", name, "secret_env"), "must be the name of an environment variable, not the secret."
 
 

@@ -84,7 +84,13 @@ async def test_unreachable_service_is_reported(name: str) -> None:
     found = await check(name, service)
     assert found.account == ""
     assert all("Check " in problem.remedy for problem in found.problems)
+    assert all(name == "telegram" or problem.what.endswith("the connection was refused.") for problem in found.problems)
     assert len(found.problems) == (2 if name == "email" else 1)  # A mailbox has two servers.
+
+
+def test_timeout_is_named() -> None:
+    (problem,) = platform.unreachable("Slack", TimeoutError()).problems
+    assert problem.what == "Slack cannot be reached: the connection timed out."
 
 
 def test_documented_manifest_has_the_scopes_that_are_checked() -> None:

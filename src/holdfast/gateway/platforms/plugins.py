@@ -94,11 +94,20 @@ def load(tables: Mapping[str, Mapping[str, Any]], secrets: Mapping[str, str]) ->
 
 def _load(name: str, table: Mapping[str, Any], secrets: Mapping[str, str]) -> platform.Platform:
     entry = _find_entry(name)
-    variables = [value for key, value in table.items() if key.endswith("_env")]
-    for variable in variables:
+    variables = {key: value for key, value in table.items() if key.endswith("_env")}
+    for key, variable in variables.items():
+        if not isinstance(variable, str) or not settings.VARIABLE.fullmatch(variable):
+            raise errors.SettingInvalid(
+                f"gateway.{name}: `{key}` must be the name of an environment variable, not the secret."
+            )
         if variable not in secrets:
-            raise errors.SettingInvalid(f"gateway.{name}: the environment variable {variable} is not set.")
-    context = platform.PlatformContext(name, table, {each: secrets[each] for each in variables})
+            # A value that is not in capitals may be a secret, too.
+            named = variable if variable.isupper() else f"that `{key}` names"
+            raise errors.SettingInvalid(
+                f"gateway.{name}: the environment variable {named} is not set. Add it to gateway.env next to "
+                f"the settings file, or run: holdfast gateway setup {name}"
+            )
+    context = platform.PlatformContext(name, table, {each: secrets[each] for each in variables.values()})
     try:
         made = entry.load()(context)
     except (errors.SettingInvalid, msgspec.ValidationError) as error:

@@ -73,6 +73,7 @@ SCOPES = frozenset(
 )
 """The scopes of the bot token, as in the manifest of the documentation."""
 APPS = "https://api.slack.com/apps"
+MANIFEST = "https://github.com/holdfast-agent/holdfast/blob/HEAD/docs/platforms/slack.md"
 SETUP = platform.SetupGuide(
     [
         platform.SetupField(
@@ -87,7 +88,7 @@ SETUP = platform.SetupGuide(
             required=False,
         ),
     ],
-    intro=f"Open {APPS} and create an app from the manifest in docs/platforms/slack.md.",
+    intro=f"Open {APPS} and create an app from the manifest at {MANIFEST}.",
     sender="Your member id, such as U012AB3CD: open your Slack profile and choose Copy member ID.",
     sender_pattern=r"[UW][A-Z0-9]+",
     last_step="Write to the app.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import imaplib
 import logging
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,13 +53,13 @@ class EmailPlatform:
                 pass
         except (imaplib.IMAP4.error, OSError) as error:
             remedy = "Check `imap_host`, the port, the password and `folder`, and that IMAP is enabled for the mailbox."
-            problems.append(platform.AccessProblem(f"IMAP failed: {errors.quote(str(error))}", remedy))
+            problems.append(platform.AccessProblem(f"IMAP failed: {_describe(error)}.", remedy))
         try:
-            async with aiosmtplib.SMTP(**self._smtp_options):
+            async with aiosmtplib.SMTP(**self._smtp_options | {"timeout": imap_mailbox.CONNECT_SECONDS}):
                 pass
         except (aiosmtplib.SMTPException, OSError) as error:
             remedy = "Check `smtp_host`, the port and the password."
-            problems.append(platform.AccessProblem(f"SMTP failed: {errors.quote(str(error))}", remedy))
+            problems.append(platform.AccessProblem(f"SMTP failed: {_describe(error)}.", remedy))
         return platform.AccessReport("" if problems else self._settings.address, problems)
 
     @property
@@ -133,6 +134,14 @@ class EmailPlatform:
             reason = f"{code} {errors.quote(text)}"
             logger.warning("%s: the server refused %s as a recipient: %s", self.name, errors.quote(recipient), reason)
         return str(mail["Message-ID"])
+
+
+def _describe(error: Exception) -> str:
+    """Return the text of an error of the libraries, as the server wrote it."""
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return f"{error.code} {errors.quote(error.message)}"
+    text = re.sub(r"^b(['\"])(.*)\1$", r"\2", str(error))  # The IMAP library formats bytes.
+    return platform.describe_failure(error, errors.quote(text))
 
 
 @contextmanager

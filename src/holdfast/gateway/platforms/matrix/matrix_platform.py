@@ -104,8 +104,9 @@ class MatrixPlatform:
             async with self._open_client() as client:
                 return platform.AccessReport(client.user_id)
         except (errors.SendFailed, errors.SendRefused) as error:
+            is_token = "M_UNKNOWN_TOKEN" in str(error)
             return platform.failed_access(
-                str(error), "Check `homeserver`; for M_UNKNOWN_TOKEN, get a new access token."
+                str(error), "Get a new access token." if is_token else "Check the network and `homeserver`."
             )
 
     # --- receive ---------------------------------------------------------------------------------------------
@@ -529,4 +530,4 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise errors.SendFailed(f"The homeserver is not reachable: {type(error).__name__}.") from error
+        raise errors.SendFailed(f"The homeserver is not reachable: {platform.describe_failure(error)}.") from error
