@@ -144,7 +144,8 @@ async def test_cancelled_setup_writes_nothing(
 
 async def test_sender_whose_test_message_is_refused_is_asked_for_again(tmp_path: Path, configure: Configure) -> None:
     async with open_service("telegram") as service:
-        file = configure(settings_of("telegram", service))
+        # A token in place of the name of its variable is replaced.
+        file = configure(settings_of("telegram", service).replace("# the bot\n", "\ntoken_env = '1:AAF'\n"))
         service.server.failures["sendMessage"].append(telegram_server.BotError(400, "Bad Request: chat not found"))
         steps = [
             ("Token: ", service.secrets["token_env"]),
@@ -153,8 +154,9 @@ async def test_sender_whose_test_message_is_refused_is_asked_for_again(tmp_path:
             ("found. Correct the id, or write to the bot first and enter the id again.", ""),
             ("pair later): ", ENTER),
         ]
-        await run_setup(tmp_path, "telegram", steps=steps)
-        assert "token_env" in file.read_text()
+        terminal = await run_setup(tmp_path, "telegram", steps=steps)
+        assert 'token_env = "TELEGRAM_TOKEN"' in file.read_text()
+        assert "1:AAF" not in terminal.raw
         assert "[gateway.allow]" not in file.read_text()
 
 
@@ -208,6 +210,16 @@ async def test_platform_is_chosen_from_the_list_and_a_token_is_created(tmp_path:
     assert len(token) >= 32
     assert token not in terminal.raw
     assert not [each for each in home.iterdir() if each.name not in ("config.toml", "gateway.env")]
+
+
+async def test_http_token_that_is_too_short_is_reported_before_it_is_saved(tmp_path: Path, home: Path) -> None:
+    steps = [
+        ("Enter creates one): ", "short"),
+        ("must have at least 16 printable ASCII characters", ""),
+        ("[retry]: ", "quit"),
+    ]
+    await run_setup(tmp_path, "http", steps=steps, code=1)
+    assert list(home.iterdir()) == []
 
 
 def test_setup_without_terminal_prints_the_settings_to_add(holdfast: Holdfast, home: Path) -> None:
