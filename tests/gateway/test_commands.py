@@ -12,7 +12,7 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import commands, gateway_context, replies
 from holdfast.model import ScriptedModel, request_common
 from holdfast.runtime import runtime
-from tests.support import agents, gateways
+from tests.support import agents, gateways, memory_platform
 from tests.support.agents import shape
 from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
 
@@ -66,7 +66,25 @@ async def test_resume_and_branch_bind_the_chat(db: AsyncSessionDB) -> None:
     one, inside, back = await wait_settled(db, "1", "4", "6")
     assert inside.conversation_id not in (None, one.conversation_id)
     assert back.conversation_id == one.conversation_id
+    assert said[2].splitlines()[-1].endswith("goes back.")
     assert said[4] == "This chat continues in: One"
+
+
+class Formatting(memory_platform.MemoryPlatform):
+    def render(self, text: str) -> str:
+        return text
+
+    def measure(self, text: str) -> int:
+        return len(text)
+
+
+async def test_reply_that_markdown_would_change_is_a_code_block(db: AsyncSessionDB) -> None:
+    lines = ("Rename __init__.py ```", "/recall 1", "/title Plain", "/title a_b", "/search __init__", "/help")
+    said = await send(db, *lines, platforms=[Formatting(limit=2_000)])
+    assert said[1] == "````\n[1 user] Rename __init__.py ```\n````"
+    assert said[2:4] == ["Title: Plain", "```\nTitle: a_b\n```"]
+    assert len(said) > len(lines)
+    assert all(each.startswith("```") and each.endswith("\n```") for each in said[5:])
 
 
 async def test_admin_changes_the_model_of_the_chat(db: AsyncSessionDB) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import AsyncSessionDB, content_parts, errors, events, fault_points, types
+from holdfast.agent.commands import turns
 from holdfast.gateway import commands, message_policy, replies, settings
 from holdfast.model import ScriptedModel
 from tests.support import agents, gateways
@@ -41,7 +42,7 @@ async def test_stop_ends_the_turn_and_the_next_message_is_answered(db: AsyncSess
         await turn.chat.say("/stop", key="2")
         one, two = await gateways.wait_settled(db, "1", "2")
         await turn.chat.say("Go on", key="3")
-        assert gateways.texts(await turn.chat.replies(2)) == [commands.DONE, "Next."]
+        assert gateways.texts(await turn.chat.replies(2)) == [commands.STOPPED, "Next."]
     assert (one.outcome, two.outcome) == ("interrupted", "command")
 
 
@@ -108,7 +109,9 @@ async def test_steering_message_reaches_the_turn_before_its_next_step(
         await turn.chat.say(line, key="2")
         await gateways.wait_begun(db, "2")
         one, two, *_ = await turn.finish("1", "2", *waiting)
-        assert gateways.texts(turn.chat.sent) == ["Done, quickly.", "Second."][: 1 + len(waiting)]
+        expected = ["Done, quickly.", "Second."][: 1 + len(waiting)]
+        expected += [turns.STEERED.text] if line.startswith("/") else []
+        assert sorted(gateways.texts(turn.chat.sent)) == sorted(expected)
     assert (one.outcome, two.outcome, two.seq, two.attempts) == ("answered", "steered", 4, 1)
     assert shape(await db.transcript(one.conversation_id or ""))[3] == ("user", "Quickly")
 
@@ -245,14 +248,15 @@ async def test_queue_lists_and_drops_waiting_messages_but_not_deleted_ones(db: A
         for key, text in (("2", "Two"), ("3", "Three"), ("4", "Four")):
             await turn.chat.say(text, key=key)
         assert await turn.gateway.handler.delete("loopback", "2")
-        for number, line in enumerate(("/queue", "/queue drop 1", "/queue drop 9"), 1):
+        for number, line in enumerate(("/queue", "/queue drop 1", "/queue drop 9", "/status"), 1):
             await turn.chat.say(line, key=f"q{number}")
             await turn.chat.replies(number)
         _, deleted, dropped, _ = await turn.finish("1", "2", "3", "4")
         sent = gateways.texts(turn.chat.sent)
     assert sent[:2] == ["1  Three\n2  Four", "Dropped: Three"]
     assert sent[2].startswith("No message 9 is waiting")
-    assert (sent[3:], deleted.outcome, dropped.outcome) == (["First.", "Fourth."], "interrupted", "dropped")
+    assert sent[3].endswith("running, 1 waiting")
+    assert (sent[4:], deleted.outcome, dropped.outcome) == (["First.", "Fourth."], "interrupted", "dropped")
 
 
 @pytest.mark.parametrize("failing", ["reading the chat", "beginning the command"])

@@ -51,6 +51,7 @@ async def test_question_is_answered_in_its_chat_by_its_sender_or_an_admin(
     sent = texts(chat.sent)
     assert {each.address["chat"] for each in chat.sent} == {"g"}
     assert sent[0].startswith("Question 1: allow this? Run make install.")
+    assert "/approve 1 always (admins) permanently: " in sent[0]
     assert refusal is None or sent[1] == refusal
     assert "Done." in sent
     assert (shell.ran == ["make install"]) is ran

@@ -6,6 +6,7 @@ conversation of a chat is bound to its route, and a link belongs to the sender.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
@@ -13,8 +14,8 @@ import msgspec
 
 from holdfast import content_parts, errors, events, types
 from holdfast.agent import commands
-from holdfast.agent.commands import base, links, permissions, turns
-from holdfast.gateway import gateway_context, platform, questions, routes
+from holdfast.agent.commands import base, links, permissions, status, turns
+from holdfast.gateway import gateway_context, platform, questions, routes, text_split
 from holdfast.runtime import runtime as runtimes
 from holdfast.runtime import wording
 from holdfast.store import async_db
@@ -28,6 +29,7 @@ MOVED = "This chat continues in: {title}"
 ROUTE_MOVED = "This chat was moved to another conversation at the same time. Send the command again if needed."
 ACCESS_UNKNOWN = "Your permissions could not be checked, so nothing was done. Please send it again."
 DONE = "Done."
+STOPPED = "Stopped."
 LINKED = (
     "Linked. This chat continues in: {title}\nIt uses the conversations and notes of your other chat, and shows your "
     "turns there. /link off ends that."
@@ -39,6 +41,8 @@ NOT_LINKED = "This chat is not linked."
 LINK_CHANGED = "The link of this chat was changed at the same time. Send the command again if needed."
 DIRECT_ONLY = "/link is only available in a direct chat: in a group every member would read the code and the replies."
 CODE_REVOKED = "The code was deleted, because others can read it here. Enter /link in your other chat for a new one."
+_MARKDOWN = re.compile(r"[\\*_~`<>\[\]|&]|[ \t]{2}|^ ?(?:[-+=#]|\d+[.)])", re.MULTILINE)
+"""Matches text that Markdown would change: its special characters, and spaces that align columns."""
 _ANSWERS: dict[Callable[[base.Invocation], Awaitable[None]], questions.AnswerRequest] = {
     permissions.approve: permissions.approve_request,
     permissions.deny: permissions.deny_request,
@@ -62,6 +66,12 @@ async def check_permission(context: gateway_context.GatewayContext, inbound: typ
         return "" if await context.is_admin(inbound.platform, inbound.sender) else runtimes.ADMINS_ONLY
     except errors.StoreError:
         return ACCESS_UNKNOWN
+
+
+def format_reply(context: gateway_context.GatewayContext, inbound: types.InboundMessage, text: str) -> str:
+    """Return the reply of a command as Markdown, if the platform of its chat renders that."""
+    can = context.can(gateway_context.reply_address(inbound).platform)
+    return text_split.code_block(text) if can.format is not None and _MARKDOWN.search(text) else text
 
 
 async def find_submitted(db: async_db.AsyncSessionDB, inbound: types.InboundMessage, uid: str) -> events.Submit | None:
@@ -89,6 +99,7 @@ async def run(
 ) -> CommandResult:
     """Run a command in a conversation. Errors of the HoldfastError family become the reply."""
     line, found = inbound.text.strip(), commands.find(inbound.text)
+    argument = commands.split(line)[1]
     lines, moved, submit = list[str](), list[events.Moved](), list[events.Say]()
 
     def on_output(event: events.AnyEvent) -> None:
@@ -101,20 +112,23 @@ async def run(
 
     try:
         if found is not None and found.run is turns.queue:
-            return _list_queue(commands.split(line)[1], waiting)
+            return _list_queue(argument, _waiting_messages(waiting))
         if found is not None and (answer := _ANSWERS.get(found.run)) is not None:
             return CommandResult(await questions.answer(context, runtime, inbound, conversation_id, answer))
         if found is not None and found.run is links.link and (text := await _link(runtime, bindings, inbound)):
             return CommandResult(text)
-        await runtime.send(conversation_id, events.Command(line, "chat"), to_sender, on_output)
-        lines += [await _move(runtime, bindings, inbound.route, each) for each in moved]
-        if not moved and runtime.wanted_title(conversation_id) is not None:
-            lines.append(await _create_titled(runtime, bindings, inbound.route, conversation_id) or "")
+        if found is not None and found.run is status.status and not argument:
+            invocation = base.Invocation(runtime, conversation_id, "", on_output, "chat")
+            await status.status(invocation, len(_waiting_messages(waiting)))
+        else:
+            await runtime.send(conversation_id, events.Command(line, "chat"), to_sender, on_output)
+        await _bind(runtime, bindings, inbound.route, conversation_id, moved, lines)
     except errors.RouteMoved:
         lines.append(ROUTE_MOVED)
     except errors.HoldfastError as error:
         lines.append(str(error))
-    return CommandResult("\n".join(filter(None, lines)) or ("" if submit else DONE), submit[0] if submit else None)
+    done = STOPPED if found is not None and found.run is turns.stop else DONE
+    return CommandResult("\n".join(filter(None, lines)) or ("" if submit else done), submit[0] if submit else None)
 
 
 async def _link(runtime: runtimes.Runtime, bindings: routes.RouteBindings, inbound: types.InboundMessage) -> str | None:
@@ -147,6 +161,22 @@ async def _link(runtime: runtimes.Runtime, bindings: routes.RouteBindings, inbou
     return LINKED.format(title=conversation.title or conversation.id)
 
 
+async def _bind(
+    runtime: runtimes.Runtime,
+    bindings: routes.RouteBindings,
+    route: str,
+    conversation_id: str,
+    moved: Sequence[events.Moved],
+    lines: list[str],
+) -> None:
+    """Bind the chat to the conversation that a command chose or gave a title, and add that to the output."""
+    for each in moved:
+        text = await _move(runtime, bindings, route, each)
+        lines += [] if lines else [text]  # The output of /branch names the conversation already.
+    if not moved and runtime.wanted_title(conversation_id) is not None:
+        lines.append(await _create_titled(runtime, bindings, route, conversation_id) or "")
+
+
 async def _move(runtime: runtimes.Runtime, bindings: routes.RouteBindings, route: str, moved: events.Moved) -> str:
     if moved.new:
         problem = await _create_titled(runtime, bindings, route, moved.conversation_id)
@@ -177,9 +207,12 @@ async def _create_titled(
     return None
 
 
-def _list_queue(argument: str, waiting: Sequence[types.InboundMessage]) -> CommandResult:
+def _waiting_messages(waiting: Sequence[types.InboundMessage]) -> list[types.InboundMessage]:
+    return [each for each in platform.without_deleted(waiting) if not commands.is_command(each.text)]
+
+
+def _list_queue(argument: str, messages: Sequence[types.InboundMessage]) -> CommandResult:
     """List or drop the waiting messages of a chat."""
-    messages = [each for each in platform.without_deleted(waiting) if not commands.is_command(each.text)]
     known = [(each, events.Submit(each.text)) for each in messages]
     dropped = list[int]()
 

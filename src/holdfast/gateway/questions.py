@@ -6,14 +6,13 @@ question can only be answered from a chat that showed all of it before the answe
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from holdfast import events, types
 from holdfast.agent import approvals, commands
 from holdfast.agent.commands import permissions
-from holdfast.gateway import gateway_context, platform, routes
+from holdfast.gateway import gateway_context, platform, routes, text_split
 from holdfast.runtime import runtime as runtimes
 from holdfast.store import async_db
 
@@ -61,7 +60,7 @@ def question_of(key: str | None) -> platform.ApprovalQuestion | None:
     choices = [choice("Allow once", approval_line(reference))]
     if found.can_remember:
         choices.append(choice("Allow in this conversation", approval_line(reference, "conversation")))
-        choices.append(choice("Always allow", approval_line(reference, "always")))
+        choices.append(choice("Always allow (admins)", approval_line(reference, "always")))
     choices.append(choice("Deny", denial_line(reference)))
     return platform.ApprovalQuestion(found.request_id, found.number, tuple(choices))
 
@@ -78,17 +77,15 @@ def denial_line(reference: int | str) -> str:
 def question_text(asked: events.ApprovalAsked, number: int, explain: bool = True) -> str:
     """Return the text of a question; `explain` adds how to answer it. Invisible characters are escaped."""
     detail = escape(asked.detail)
-    # A fence longer than any in the detail, so that the detail cannot close it.
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", detail)), default=0))
     lines = [f"Question {number}: allow this? {escape_line(asked.summary)}"]
-    lines += [fence, detail, fence] if detail else []
+    lines += [text_split.code_block(detail)] if detail else []
     lines += [f"Warning: {escape_line(asked.danger)}"] if asked.danger else []
     if explain:
         lines.append(f"{approval_line(number)} allows it once, {denial_line(number)} REASON denies it.")
     if explain and asked.remembers:
         lines.append(
-            f"{approval_line(number, 'conversation')} or {approval_line(number, 'always')} allows from now on: "
-            f"{escape_line(asked.remembers)}"
+            f"{approval_line(number, 'conversation')} allows for this conversation, "
+            f"{approval_line(number, 'always')} (admins) permanently: {escape_line(asked.remembers)}"
         )
     elif asked.remembers:
         lines.append(f"A lasting permission allows: {escape_line(asked.remembers)}")

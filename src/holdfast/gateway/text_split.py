@@ -1,4 +1,4 @@
-"""Split a long text into messages. Pure.
+"""Split a long text into messages, and write text as code blocks. Pure.
 
 The text is cut between paragraphs if possible, else between lines, sentences or words, and at last anywhere. A code
 block that has to be cut is closed at the end of one message and opened again in the next, in the same language.
@@ -37,6 +37,12 @@ class _CodeBlock(NamedTuple):
 def utf16_length(text: str) -> int:
     """Return the length of a text in UTF-16 code units, in which most platforms count."""
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def code_block(text: str) -> str:
+    """Return a Markdown code block. Its fence is longer than any in the text, so that the text cannot close it."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
 
 
 def split(text: str, limit: int, measure: Measure = len) -> list[str]:

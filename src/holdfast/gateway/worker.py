@@ -20,6 +20,7 @@ import msgspec
 from holdfast import errors, events, fault_points, types
 from holdfast.agent import commands as registry
 from holdfast.agent import loop
+from holdfast.agent.commands import turns
 from holdfast.gateway import (
     active_chat,
     chat_leases,
@@ -432,6 +433,8 @@ class ChatWorker:
             text = request_common.content_text(replies.user_content([inbound], text, shared=True) or text)
         if running.runtime.steer(running.conversation_id, text, uid):
             running.steered[loop.steering_uid(uid)] = inbound
+            if message_policy.steering_text(inbound.text) is not None:
+                running.runtime.send_to_chat(running.conversation_id, inbound.route, turns.STEERED)
 
     async def _settle_steered(self, running: active_chat.RunningTurn) -> None:
         """Settle the messages that the model received during the turn; others are processed after it."""
@@ -459,17 +462,17 @@ class ChatWorker:
             result = commands.CommandResult(refusal)
         else:
             result = await self._execute(inbound, conversation_id, waiting, running)
+        text = commands.format_reply(self._context, inbound, result.text)
         for dropped in result.dropped:
             await self._db.mail.settle_inbound(self.held.lease, dropped, "dropped")
         if result.submit is not None and running is None:
-            text, content = result.submit.text, result.submit.content
+            submitted, content = result.submit.text, result.submit.content
             if content is None:
-                content = replies.user_content([inbound], text, routes.is_shared(inbound.route))
-            message = events.Submit(text, uid_of(inbound), content, inbound.route)
-            await self._answer(inbound, message, result.text)
+                content = replies.user_content([inbound], submitted, routes.is_shared(inbound.route))
+            await self._answer(inbound, events.Submit(submitted, uid_of(inbound), content, inbound.route), text)
             return
         existing = await self._existing(conversation_id)
-        await self._settle(inbound, "command", result.text, conversation_id=existing, is_final=running is None)
+        await self._settle(inbound, "command", text, conversation_id=existing, is_final=running is None)
 
     async def _execute(
         self,

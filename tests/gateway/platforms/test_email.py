@@ -493,6 +493,8 @@ async def test_approval_is_answered_by_a_reply(mail_server: MailServer, db: Asyn
         assert "/approve 1" in text_of(question)
         mail_server.deliver(write("/approve 1\n\nSent from my phone", answers=question))
         await until_async(lambda: "Done." in mail_server.texts())
+        mail_server.deliver(write("/status"))
+        await until_async(lambda: any(each.startswith("```\r\nmodel  ") for each in mail_server.texts()))
     assert shell.ran == ["make"]
 
 

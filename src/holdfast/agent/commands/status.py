@@ -18,7 +18,8 @@ LASTS = "This applies to this conversation until the program ends; `holdfast con
 MEMORY_USAGE = "/memory lists the notes; add TEXT, edit ID TEXT and forget ID|all change them."
 
 
-async def status(invocation: base.Invocation) -> None:
+async def status(invocation: base.Invocation, waiting: int = 0) -> None:
+    """Show the status; `waiting` counts messages that wait outside this process."""
     host, conversation_id = invocation.host, invocation.conversation_id
     agent = await host.agents.get(conversation_id)
     lines = [f"model         {agent.model.name} (window {agent.model.window:,} tokens)"]
@@ -39,7 +40,7 @@ async def status(invocation: base.Invocation) -> None:
     running = "running" if agent.busy or host.running(conversation_id) else "none"
     if running == "none" and (holder := await turns.find_other_turn(invocation)):
         running = f"running elsewhere ({holder})"
-    lines.append(f"turn          {running}, {host.queued(conversation_id)} waiting")
+    lines.append(f"turn          {running}, {host.queued(conversation_id) + waiting} waiting")
     invocation.answer("\n".join(lines))
 
 

@@ -16,6 +16,7 @@ from holdfast.compaction import speaker
 PREVIEW_CHARS = 80
 RUNNING = "A turn is running. Wait for it to end, or /stop it first."
 QUEUE_EMPTY = "No messages are waiting."
+STEERED = events.Notice("The model gets this before its next step.")
 
 
 @asynccontextmanager
@@ -134,7 +135,7 @@ async def find_other_turn(invocation: base.Invocation) -> str | None:
 async def steer(invocation: base.Invocation) -> None:
     """Steer the running turn; without one, the text is submitted as a message."""
     if invocation.host.steer(invocation.conversation_id, invocation.argument):
-        invocation.emit(events.Notice("The model gets this before its next step."))
+        invocation.emit(STEERED)
     else:
         invocation.emit(events.Say(invocation.argument))
 

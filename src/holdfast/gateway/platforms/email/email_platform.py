@@ -120,6 +120,13 @@ class EmailPlatform:
             await handler.receive(msgspec.structs.replace(envelope.incoming, complete=complete))
         await opened.add_flags(uid, *flags)
 
+    def render(self, text: str) -> str:
+        """Return Markdown as it is: a mail has it as plain text, and converted to HTML."""
+        return text
+
+    def measure(self, text: str) -> int:
+        return len(text)
+
     async def send(self, delivery: platform.Delivery) -> str:
         wanted, contents = self._settings, [await each.read() for each in delivery.files]
         mail = await asyncio.to_thread(outbound_mail.build, delivery, wanted.address, contents)
