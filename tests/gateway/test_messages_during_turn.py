@@ -24,6 +24,8 @@ NOT_SENT = "Interrupted. The message was not sent."
     [
         ("queue", "/STOP", True, "now"),
         ("steer", "/compact", True, "later"),
+        ("queue", "/memory", True, "now"),
+        ("queue", "/memory forget all", True, "later"),
         ("queue", "Hello", True, "later"),
         ("collect", "stop", True, "later"),
         ("steer", "//stop", True, "steer"),
@@ -150,6 +152,22 @@ async def test_message_after_new_is_not_added_to_the_turn_before_it(db: AsyncSes
         assert gateways.texts(turn.chat.sent)[1:] == ["First.", commands.NEW, "Second."]
     assert (secret.outcome, secret.conversation_id == one.conversation_id) == ("answered", False)
     assert "A secret" not in str(shape(await db.transcript(one.conversation_id or "")))
+
+
+async def test_command_that_only_shows_something_waits_for_earlier_messages_but_not_for_the_turn(
+    db: AsyncSessionDB,
+) -> None:
+    async with gateways.open_turn(db, ["First."]) as turn:
+        await gateways.settle(db, turn.chat, "/memory", key="2")
+        await turn.chat.say("/memory add Tea", key="3")
+        await turn.chat.say("/memory", key="4")
+        await turn.observe()
+        assert len(await turn.chat.replies(2)) == 2
+        await turn.finish("1", "3", "4")
+        sent = gateways.texts(turn.chat.sent)
+    assert (sent[0], sent[2]) == ("No notes.", "First.")
+    assert "Tea" in sent[3]
+    assert "Tea" in sent[4]
 
 
 async def test_message_is_not_added_to_the_turn_of_a_notice(db: AsyncSessionDB) -> None:

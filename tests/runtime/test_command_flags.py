@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
@@ -38,19 +39,23 @@ async def test_only_flagged_commands_run_concurrently(monkeypatch: pytest.Monkey
         await finish.wait()
         order.append("slow")
 
-    async def note(_: object) -> None:
-        order.append("status" if "status" not in order else "usage")
+    def note(name: str) -> Callable[[object], Awaitable[None]]:
+        async def run_command(_: object) -> None:
+            order.append(name)
 
-    for name, command in (("compact", slow), ("status", note), ("usage", note)):
+        return run_command
+
+    for name, command in (("compact", slow), *((each, note(each)) for each in ("status", "usage", "undo"))):
         changed = msgspec.structs.replace(registry.COMMANDS[name], run=command, needs=False)
         monkeypatch.setitem(registry.COMMANDS, name, changed)
 
     async with runtimes.open_runtime(db) as run:
         first = asyncio.create_task(run.send("talk", events.Command("/compact")))
         await begun.wait()
-        behind = asyncio.create_task(run.send("talk", events.Command("/usage")))
+        behind = asyncio.create_task(run.send("talk", events.Command("/undo")))
         await run.send("talk", events.Command("/status"))
+        await run.send("talk", events.Command("/usage"))
         assert not behind.done()
         finish.set()
         await asyncio.gather(first, behind)
-        assert order == ["status", "slow", "usage"]
+        assert order == ["status", "usage", "slow", "undo"]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast import events, types
+from holdfast.agent import commands
 from holdfast.gateway import message_policy, platform, routes, turn_progress
 from holdfast.runtime import runtime as runtimes
 
@@ -95,12 +96,14 @@ class RunningTurn:
         """Return what to do with a message that arrived during the turn; None: not known yet.
 
         A message is added only to a turn that its sender can mean: one that began with a message of theirs, which is
-        in the log. `ahead`: an earlier message waits, so this one waits, too, unless it is a /steer command.
+        in the log. `ahead`: an earlier message waits, so this one waits, too, unless it acts on the turn.
         """
         if (deleted := platform.deleted_key(inbound)) is not None:
             return "withdraw" if self.inbound is not None and deleted == self.inbound.key else "later"
         action = message_policy.action_during_turn(mode, inbound.text, not inbound.parts)
-        if action in ("now", "later"):
+        if action == "later" or (action == "now" and ahead and not commands.runs_during_turn(inbound.text)):
+            return "later"  # What a command shows may depend on the messages before it.
+        if action == "now":
             return action
         own, waits = self.inbound, ahead and message_policy.steering_text(inbound.text) is None
         if own is None or waits or (routes.is_shared(inbound.route) and own.sender != inbound.sender):

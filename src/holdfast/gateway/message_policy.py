@@ -1,7 +1,7 @@
 """Classify inbound texts: commands, and what happens to a message that arrives during a turn of its chat. Pure.
 
-Commands that act on the running turn do not wait for its end. Every other message waits, is added to the turn, or
-interrupts it, according to the settings.
+Commands that act on the running turn, or only show something, do not wait for its end. Every other message waits, is
+added to the turn, or interrupts it, according to the settings.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def action_during_turn(mode: BusyMode, text: str, plain: bool = True) -> Action:
     if steering_text(text) is not None:
         return "steer"
     if commands.is_command(text):
-        return "now" if commands.runs_during_turn(text) else "later"
+        return "now" if commands.runs_during_turn(text) or commands.is_read_only(text) else "later"
     if mode == "steer":
         return "steer" if plain else "later"
     return "interrupt" if mode == "interrupt" else "later"

@@ -269,7 +269,8 @@ class Runtime:
         It waits for the running command of the conversation, unless its flag says that it runs meanwhile.
         """
         found = commands.find(command.line)
-        waits, slow = found is None or not found.during_turn, found is None or found.slow
+        waits = not (commands.runs_during_turn(command.line) or commands.is_read_only(command.line))
+        slow = found is None or found.slow
         while waits and (
             running := [task for task, each in self._commands.items() if each[:2] == (conversation_id, True)]
         ):

@@ -62,6 +62,12 @@ def runs_during_turn(line: str) -> bool:
     return command is not None and command.during_turn
 
 
+def is_read_only(line: str) -> bool:
+    """Whether a line is a command that only shows something."""
+    command = find(line)
+    return command is not None and command.read_only(split(line)[1])
+
+
 def needs_admin(line: str) -> bool:
     """Whether a line is a command that only admins may send: it affects more than the sender's conversation."""
     command = find(line)

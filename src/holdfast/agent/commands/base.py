@@ -125,6 +125,8 @@ class SlashCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the conversation must have begun."""
     during_turn: bool = False
     """Whether it runs at once while a turn or another command is running; other commands wait."""
+    read_only: Callable[[str], bool] = lambda _argument: False
+    """Whether it only shows something with this argument: the gateway runs it during a turn if no message waits."""
     slow: bool = False
     """Whether it may take so long that a person wants to stop it."""
     ordered: bool = False

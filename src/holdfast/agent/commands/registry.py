@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from difflib import get_close_matches
 
@@ -41,6 +42,10 @@ IN_CHATS = base.EVERYWHERE - {"once"}
 IN_ONE_PLACE = IN_CHATS - {"editor"}
 """Front ends that show one conversation at a time; an editor opens each in a panel of its own."""
 BEGINS = "A message without -c and -r begins a new conversation."
+
+
+def _always(_argument: str) -> bool:
+    return True
 
 
 async def _quit(invocation: base.Invocation) -> None:
@@ -133,7 +138,12 @@ _ALL = (
     base.SlashCommand(
         name="title", help="Show or set the title.", run=conversations.title, argument="[TEXT]", ordered=True
     ),
-    base.SlashCommand(name="sessions", help="List conversations, most recent first.", run=conversations.sessions),
+    base.SlashCommand(
+        name="sessions",
+        help="List conversations, most recent first.",
+        run=conversations.sessions,
+        read_only=_always,
+    ),
     base.SlashCommand(
         name="resume",
         help="Continue another conversation: an id, a title, or `last`.",
@@ -154,12 +164,22 @@ _ALL = (
         opens_conversation=True,
     ),
     base.SlashCommand(
-        name="search", help="Search all your conversations.", run=conversations.search, argument="WORDS", more=SEARCH
+        name="search",
+        help="Search all your conversations.",
+        run=conversations.search,
+        argument="WORDS",
+        more=SEARCH,
+        read_only=_always,
     ),
     base.SlashCommand(
         name="status", help="Show model, conversation and running turn.", run=status.status, during_turn=True
     ),
-    base.SlashCommand(name="usage", help="Show the tokens and cost of this conversation.", run=status.usage),
+    base.SlashCommand(
+        name="usage",
+        help="Show the tokens and cost of this conversation.",
+        run=status.usage,
+        read_only=_always,
+    ),
     base.SlashCommand(
         name="model",
         help="Show or change the model.",
@@ -214,6 +234,7 @@ _ALL = (
         run=status.memory,
         argument="[add TEXT | edit ID TEXT | forget ID|all]",
         completes=status.complete_memory,
+        read_only=operator.not_,
     ),
     base.SlashCommand(
         name="link",
@@ -224,13 +245,14 @@ _ALL = (
         places=IN_CHATS,
         instead="Open the conversation without -p to get a code.",
     ),
-    base.SlashCommand(name="tools", help="List the tools and their rules.", run=status.tools),
+    base.SlashCommand(name="tools", help="List the tools and their rules.", run=status.tools, read_only=_always),
     base.SlashCommand(
         name="permissions",
         help="List rules and grants, or revoke a grant.",
         run=permissions.permissions,
         argument="[revoke ID]",
         completes=permissions.complete_revoke,
+        read_only=operator.not_,
     ),
     base.SlashCommand(
         name="approve",
