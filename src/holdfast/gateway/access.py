@@ -27,7 +27,8 @@ AUTHENTICATED = frozenset({"http", "hooks", "loopback"})
 UNKNOWN = "You don't have access to this agent. Ask its owner to allow you."
 PAIR = (
     "You don't have access to this agent yet. Give its owner this pairing code: {code}\n"
-    "The owner runs: holdfast gateway pair {code}\nThe code is valid for one hour and can be used once."
+    "The owner runs: holdfast gateway pair {code}\nAfter that, send your message again. "
+    "The code is valid for one hour and can be used once."
 )
 HOME_NOT_ALLOWED = (
     "The reply would go to {chat} on {platform}, which has no access. "

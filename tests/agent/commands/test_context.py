@@ -79,6 +79,7 @@ async def test_running_compact_command_is_stopped(how: str, db: AsyncSessionDB) 
 async def test_pin_without_a_number_lists_the_pins(db: AsyncSessionDB) -> None:
     async with open_compacting(db) as run:
         assert (await answer_text(run, "/pin")).startswith("No pinned messages.")
+        assert (await answer_text(run, "/pin 9", "new")) == "error: The conversation has no messages yet."
         await fill(db)
         await answer_text(run, "/pin 5")
         assert "[80 assistant] Answer 39" in await answer_text(run, "/pin last")

@@ -54,7 +54,7 @@ async def test_resume_opens_an_id_a_title_or_the_last_conversation(db: AsyncSess
         await add_exchanges(db, 1, "harbour")
         for name in ("harb", "The harbour", "last", ""):
             assert await run_command(run, f"/resume {name}") == [events.Moved("harbour")]
-        assert "unknown" in await answer_text(run, "/resume unknown")
+        assert "There is no conversation 'unknown'." in await answer_text(run, "/resume unknown")
         await db.delete_conversation("harbour")
         assert (await answer_text(run, "/resume harbour")).startswith("error: ")
 

@@ -21,6 +21,7 @@ from holdfast.tools import recall as recall_tool
 MAX_RECALLED = 50
 MAX_HITS = 15
 NOTHING_FOUND = "Nothing was found."
+NO_MESSAGES = "The conversation has no messages yet."
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -126,7 +127,12 @@ async def pin(invocation: base.Invocation) -> None:
         invocation.answer(await _list_pins(invocation.host.db, invocation.conversation_id))
         return
     agent = await invocation.host.agents.get(invocation.conversation_id)
-    invocation.answer(await pin_message(agent, invocation.argument))
+    try:
+        invocation.answer(await pin_message(agent, invocation.argument))
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        raise errors.InvalidArgument(NO_MESSAGES) from None
 
 
 async def unpin(invocation: base.Invocation) -> None:
@@ -177,6 +183,8 @@ def _seq(argument: str, usage: str) -> int:
 
 def _check_pin(job: compress.Job, context: types.Context, pinned: list[int], seq: int) -> None:
     """Raise InvalidArgument if compactions could not keep the message, or other pinned ones because of it."""
+    if not context.last_seq:
+        raise errors.InvalidArgument(NO_MESSAGES)
     if not 1 <= seq <= context.last_seq:
         raise errors.InvalidArgument(f"Messages are numbered 1 to {context.last_seq}.")
     if seq not in cut.visible_seqs(context):

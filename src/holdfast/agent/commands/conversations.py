@@ -64,7 +64,14 @@ async def resume(invocation: base.Invocation) -> None:
             raise errors.HoldfastError("There is no other conversation to continue.")
         invocation.emit(events.Moved(others[0].conversation_id))
         return
-    invocation.emit(events.Moved((await db.resolve(invocation.argument, owner=owner, near=True)).conversation_id))
+    try:
+        found = await db.resolve(invocation.argument, owner=owner, near=True)
+    except errors.ConversationDeleted:
+        raise
+    except errors.NoSuchSession:
+        problem = f"There is no conversation {errors.quote(invocation.argument)}. /sessions lists them."
+        raise errors.NoSuchSession(invocation.argument, problem) from None
+    invocation.emit(events.Moved(found.conversation_id))
 
 
 async def complete_resume(invocation: base.Invocation) -> Sequence[base.Candidate]:

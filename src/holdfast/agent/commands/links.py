@@ -7,6 +7,7 @@ from holdfast.agent.commands import base
 
 CODE = (
     "Within ten minutes, send this to the agent in a direct chat on another platform:\n/link {code}\n"
+    "In Slack, write /holdfast before it; in Element, begin with two slashes.\n"
     "That chat then continues this conversation. Do not pass the code on: anyone who has it can read all your "
     "conversations."
 )
