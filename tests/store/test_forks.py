@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,8 @@ def _run(script: str, path: Path, *args: str) -> list[str]:
     file = path.with_name("script.py")
     file.write_text(script)
     command = [sys.executable, "-W", "ignore", str(file), str(path), *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    # Coverage measurement locks a mutex in every thread, and a child that is forked meanwhile would wait for it.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
