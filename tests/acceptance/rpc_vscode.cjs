@@ -50,7 +50,7 @@ function connected(send) {
 
 async function cancelled(connection) {
   const source = new rpc.CancellationTokenSource();
-  const asked = connection.sendRequest("session.list", { limit: 1 }, source.token);
+  const asked = connection.sendRequest("session.list", { limit: 1000 }, source.token);
   source.cancel();
   return asked.then(() => 0, (error) => error.code);
 }
@@ -61,7 +61,9 @@ async function talk(connection, ready) {
   const over = next("message.complete");
   await connection.sendRequest("prompt.submit", { session_id, text: "Hello there" });
   seen.reply = (await over).payload;
-  seen.cancelled = await Promise.all(Array.from({ length: 20 }, () => cancelled(connection)));
+  // One after the other: the library would send all requests before the first cancellation.
+  seen.cancelled = [];
+  for (let number = 0; number < 20; number++) seen.cancelled.push(await cancelled(connection));
   seen.refused = await connection.sendRequest("no.such.method").then(() => null, (error) => error.code);
   seen.history = await connection.sendRequest("session.history", { session_id });
   seen.closed = await connection.sendRequest("session.close", { session_id });

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast import SessionDB
 from tests.acceptance import npm
 from tests.acceptance.installation import PATIENCE
@@ -82,16 +84,27 @@ def check_vscode(home: Path, seen: dict[str, Any]) -> None:
     assert seen["refused"] == -32601
     assert seen["closed"]["ended"]
     with SessionDB(home / "data" / "holdfast.db") as db:
-        (head,) = db.list_sessions()
+        (head,) = db.list_sessions(limit=1)
         assert (head.title, head.end_reason) == ("By another", "tui_close")
 
 
+@pytest.fixture
+def many(tmp_path: Path) -> None:
+    """Conversations whose list takes long enough for a cancellation to arrive."""
+    (tmp_path / "data").mkdir()
+    with SessionDB(tmp_path / "data" / "holdfast.db") as db:
+        for number in range(1_000):
+            db.create_session(f"talk-{number}", source="test")
+
+
+@pytest.mark.usefixtures("many")
 def test_conversation_with_vscode_jsonrpc(tmp_path: Path) -> None:
     seen = run_client(tmp_path, "lines", *cli_process.PROGRAM, "rpc", package=VSCODE, script=OTHER)
     check_vscode(tmp_path, seen)
     assert seen["code"] == 0
 
 
+@pytest.mark.usefixtures("many")
 def test_conversation_over_the_browser_websocket(tmp_path: Path) -> None:
     with serve(tmp_path) as address:
         seen = run_client(tmp_path, "websocket", address, TOKEN, package=VSCODE, script=OTHER)
