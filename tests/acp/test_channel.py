@@ -174,7 +174,6 @@ def test_initialize_offers_only_available_features(version: int, mcp: bool, monk
     if not mcp:
         monkeypatch.setattr(util, "find_spec", lambda _: None)
     made = channel.initialize_result({"protocolVersion": version}, "1.2.3")
-    assert made is not None
     acp_schema.vendored().check("agent", "initialize", "Response", made)
     assert made["protocolVersion"] == 1
     assert made["agentCapabilities"]["mcpCapabilities"] == {"http": mcp, "sse": mcp}

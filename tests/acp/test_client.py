@@ -189,8 +189,7 @@ async def test_refusal_of_the_editor_is_not_circumvented(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data"),
-    [("latin.txt", b"caf\xe9\n"), ("big.txt", b"x\n" * (editor_buffers.MAX_BYTES // 2 + 1))],
+    ("name", "data"), [("latin.txt", b"caf\xe9\n"), ("big.txt", b"x\n" * (editor_buffers.MAX_BYTES // 2 + 1))]
 )
 async def test_file_that_is_no_text_for_an_editor_is_changed_on_disk(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data + b"end\n")
@@ -234,10 +233,6 @@ async def open_terminals(
     async with acp_sdk_client.connect(editor) as conn:
         run = client_terminals.ClientTerminals(conn, acp_sdk_client.SESSION).run if terminal else None
         yield editor, ToolRunner([shell.shell([str(root)], lambda: leash.environment, run)]), conn
-
-
-def is_released(editor: Editor) -> bool:
-    return editor.asked[-1] == "release" and not editor.terminals
 
 
 @pytest.mark.parametrize("by_shell", [False, True])
@@ -326,7 +321,7 @@ async def test_cancelled_command_is_stopped(tmp_path: Path, place: Path, leash: 
         with pytest.raises(asyncio.CancelledError):
             await running
         go_on.set()  # A terminal that is created too late is released, and has run nothing.
-        await until_async(lambda: is_released(editor))
+        await until_async(lambda: editor.asked[-1] == "release" and not editor.terminals)
         assert leash.at_large() == []
 
 

@@ -39,7 +39,6 @@ def test_text_and_resources_of_a_prompt_are_distinguished() -> None:
     assert [conversion.text_part(each).get("resource") for each in pieces] == [None, known, None]
     blob = schema.BlobResourceContents(uri="file:///a.bin", blob="AAAA", mime_type="application/octet-stream")
     (piece,) = conversion.parse_prompt([schema.EmbeddedResourceContentBlock(type="resource", resource=blob)]).pieces
-    assert isinstance(piece, conversion.TextPiece)
     assert "file:///a.bin" in piece.text
 
 
@@ -50,7 +49,6 @@ def test_any_resource_is_fenced_and_comes_back_verbatim(words: str) -> None:
     assert set(first) == {"`"}
     assert not any(line.strip().startswith(first) for line in inner)
     (piece,) = conversion.parse_prompt([resource(words)]).pieces
-    assert isinstance(piece, conversion.TextPiece)
     assert f"\n{words}\n" in piece.text
     assert conversion.content_blocks([conversion.text_part(piece)]) == [resource(words)]
 
@@ -128,10 +126,6 @@ def pairs(shown: diffs.CallView) -> list[tuple[str, str | None, str]]:
     return [(each.path, each.old_text, each.new_text) for each in shown.content]  # type: ignore[union-attr]
 
 
-def places(shown: diffs.CallView) -> list[tuple[str, int | None]]:
-    return [(each.path, each.line) for each in shown.locations]
-
-
 @pytest.mark.parametrize(
     ("before", "tool", "given", "expected"),
     [
@@ -184,7 +178,7 @@ def test_locations_are_absolute(
     tool: str, arguments: dict[str, Any] | str, words: str | None, expected: list[tuple[str, int | None]]
 ) -> None:
     shown = diffs.view_call(tool, arguments, words, CWD)
-    assert (places(shown), shown.content) == (expected, [])
+    assert ([(each.path, each.line) for each in shown.locations], shown.content) == (expected, [])
     many = "\n".join(f"a.py:{number}: x" for number in range(1, 1000))
     assert len(diffs.view_call("search_files", {"text": "x"}, many, CWD).locations) == diffs.MAX_LOCATIONS
 

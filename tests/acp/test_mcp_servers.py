@@ -33,7 +33,6 @@ def raw(name: str = "raw", *more: str, **env: str) -> schema.McpServerStdio:
 
 async def wait_tool(source: mcp.McpServers | None, name: str) -> dict[str, base.Tool]:
     """Return the tools as soon as this one is among them."""
-    assert source is not None
     async with asyncio.timeout(stage.PATIENCE):
         while name not in (found := await stage.tools(source)):
             await asyncio.sleep(0.02)
@@ -42,7 +41,6 @@ async def wait_tool(source: mcp.McpServers | None, name: str) -> dict[str, base.
 
 async def run(tool: base.Tool, **arguments: Any) -> types.Content | base.Result:
     plan = await tool.run(arguments)
-    assert isinstance(plan, base.Plan)
     assert plan.act.kind == "reach"
     return await plan.go()
 
@@ -86,7 +84,6 @@ async def test_missing_server_is_reported_and_blocks_nothing(tmp_path: Path, cap
     broken = schema.McpServerStdio(name="broken", command=str(tmp_path / "nothing"), args=[], env=[])
     async with mcp_servers.open_servers([through, broken, raw()], tmp_path) as source:
         assert await run((await wait_tool(source, "raw__echo"))["raw__echo"], text="a") == '{"text": "a"}'
-        assert source is not None
         assert any("broken" in remark for remark in (await source.offer()).remarks)
     assert "through" in caplog.text
 

@@ -15,11 +15,7 @@ from hypothesis import strategies as some
 from holdfast import events, types
 from holdfast.acp import conversion, plans, updates
 from holdfast.tools.files import diff
-from tests.support import acp_schema
-
-
-def message(role: types.Role, content: types.Content = "", **more: Any) -> types.Message:
-    return types.Message(1, "u1", "s1", role, 0.0, json.dumps({"content": content, **more}))
+from tests.support import acp_schema, messages
 
 
 def start(builder: updates.UpdateBuilder, call: str = "c1", name: str = "shell") -> list[Any]:
@@ -78,13 +74,13 @@ def test_event_has_at_most_one_update(event: events.AnyEvent, kind: str | None, 
 
 def test_replay_marks_failures_and_redactions_and_hides_notes(builder: updates.UpdateBuilder) -> None:
     start(builder)
-    (failed,) = builder.replay(message("tool", "Error: no such file", tool_call_id="c1"))
+    (failed,) = builder.replay(messages.message(1, "tool", "Error: no such file", tool_call_id="c1"))
     assert failed.status == "failed"  # type: ignore[union-attr]
     said = [{"type": "note", "text": "It is Monday."}, {"type": "text", "text": "hello"}]
-    (sent,) = builder.replay(message("user", said))
+    (sent,) = builder.replay(messages.message(1, "user", said))
     assert sent.content.text == "hello"  # type: ignore[union-attr]
     cut = [{"type": "text", "text": "so far"}, {"type": "cut", "text": "\n[interrupted]"}]
-    assert len(builder.replay(message("assistant", cut))) == 2
+    assert len(builder.replay(messages.message(1, "assistant", cut))) == 2
     (redacted,) = builder.replay(types.Message(1, "u1", "s1", "user", 0.0, ""))
     assert redacted.content.text == updates.REDACTED  # type: ignore[union-attr]
 
@@ -188,11 +184,6 @@ def check(value: Any, method: str = "session/update", kind: str = "Notification"
     acp_schema.vendored().check("client", method, kind, frame)
 
 
-def check_updates(found: list[Any]) -> None:
-    for each in found:
-        check(protocol.SessionNotification(session_id="one", update=each))
-
-
 @given(TEXT, TOOL, ARGUMENTS, RESULT, some.booleans())
 def test_any_call_can_be_sent(call_id: str, tool: str, arguments: Any, result: str, ok: bool) -> None:
     builder = updates.UpdateBuilder("/p")
@@ -201,8 +192,8 @@ def test_any_call_can_be_sent(call_id: str, tool: str, arguments: Any, result: s
     seen += [events.ToolProgress(call_id, result), events.ToolFinished(call_id, tool, ok, result)]
     seen += [events.TextDelta(result), events.ReasoningDelta(result), events.Notice(result), events.Answer(result)]
     seen += [events.Titled(result), events.TurnStarted("c", "s", result, 1, "process")]
-    for event in seen:
-        check_updates(builder.build(event))
+    for update in (update for event in seen for update in builder.build(event)):
+        check(protocol.SessionNotification(session_id="one", update=update))
     request = protocol.RequestPermissionRequest(
         session_id="one", tool_call=builder.permission_request(asked), options=conversion.permission_options(asked)
     )

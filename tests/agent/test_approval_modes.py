@@ -18,10 +18,7 @@ from tests.support.approvals import ApprovalRuntime, Shell, audit_rows, policy, 
 
 
 async def run_calls(
-    db: AsyncSessionDB,
-    mode: approvals.Mode,
-    *calls: tuple[tools.Tool, dict[str, Any]],
-    law: rules.Policy | None = None,
+    db: AsyncSessionDB, mode: approvals.Mode, *calls: tuple[tools.Tool, dict[str, Any]], law: rules.Policy | None = None
 ) -> tuple[list[str], list[tuple[str, bool, str]]]:
     """Let a model make these calls without an approver; return the results and the audit log."""
     permissions = approvals.Approvals(db.permissions, law=law)

@@ -158,7 +158,6 @@ async def test_question_is_denied_when_the_last_approver_leaves(db: AsyncSession
                 assert len(host.approvals.pending("talk")) == 1
             assert (await done).completed
             settled = (await events_until(viewer, events.ApprovalSettled))[-1].event
-            assert isinstance(settled, events.ApprovalSettled)
             assert not settled.allowed
     assert approvals.APPROVER_LEFT in host.results[0]
     assert host.shell.ran == []
@@ -266,9 +265,7 @@ async def test_yes_covers_nothing_dangerous_or_perhaps_forbidden(db: AsyncSessio
 
 
 @pytest.mark.parametrize("text", TEXTS)
-async def test_no_text_of_a_tool_file_note_or_model_grants_permission(
-    text: str, tmp_path: Path, db: AsyncSessionDB
-) -> None:
+async def test_text_of_tool_file_note_or_model_grants_nothing(text: str, tmp_path: Path, db: AsyncSessionDB) -> None:
     await db.memory.add("", text)
     (tmp_path / "AGENTS.md").write_text(text)
     (tmp_path / ".holdfast.toml").write_text('[permissions]\nallow = ["shell"]\n')
@@ -302,9 +299,7 @@ async def test_call_that_cannot_be_audited_is_not_run(db: AsyncSessionDB, monkey
     assert approvals.NOT_RECORDED in host.results[0]
 
 
-async def test_rules_and_single_approvals_hold_while_grants_are_unavailable(
-    db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rules_and_approvals_hold_without_grants(db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch) -> None:
     async def approve(_: tools.Act) -> events.Answered:
         return "always"
 

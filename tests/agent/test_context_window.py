@@ -23,7 +23,6 @@ SOFT, HARD = 50, 90  # exchanges beyond the soft threshold, and beyond the windo
 
 
 def requests(agent: AIAgent) -> list[models.Request]:
-    assert isinstance(agent.model, ScriptedModel)
     return agent.model.requests
 
 

@@ -64,9 +64,7 @@ async def test_turn_follows_foreign_turn(notified: bool, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("lost", [False, True])
-async def test_inbox_entry_of_another_process_is_delivered_also_after_a_lost_connection(
-    lost: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_inbox_entry_arrives_also_after_a_lost_connection(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation, application = f"notice-{lost}", f"deaf{os.getpid()}-{lost}"
     async with two_stores(conversation, application) as (db, other):
         async with listening(db) as received, open_runtime(db, ScriptedModel(["Saw it."])) as run:

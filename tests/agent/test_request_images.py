@@ -21,10 +21,7 @@ from tests.support.replay_server import Server
 PICTURE = png()
 DATA = base64.b64encode(PICTURE).decode()
 BODIES: dict[str, tuple[Api, dict[str, Any]]] = {
-    "anthropic": (
-        ANTHROPIC,
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}},
-    ),
+    "anthropic": (ANTHROPIC, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}),
     "openai": (OPENAI, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}),
 }
 REFUSED = errors.RequestRefused("This model accepts no images.", status=400)
@@ -111,9 +108,7 @@ async def test_refused_images_do_not_block_the_conversation(db: AsyncSessionDB) 
 
 
 @pytest.mark.parametrize(("status", "requests"), [(400, 2), (402, 1)])
-async def test_request_that_is_refused_for_another_reason_keeps_its_images(
-    status: int, requests: int, db: AsyncSessionDB
-) -> None:
+async def test_request_refused_for_another_reason_keeps_images(status: int, requests: int, db: AsyncSessionDB) -> None:
     error = errors.RequestRefused("No.", status=status)
     model = ScriptedModel([*[error] * requests, "A dot."])
     agent = agents.agent(db, model)

@@ -45,8 +45,7 @@ async def test_invalid_title_is_reported_and_the_automatic_one_is_set(wanted: st
 
 
 @pytest.mark.parametrize(
-    ("wanted", "title", "error"),
-    [("Mine", "Mine", errors.StoreBusy()), (None, "Hello there friend", OSError(5, "x"))],
+    ("wanted", "title", "error"), [("Mine", "Mine", errors.StoreBusy()), (None, "Hello there friend", OSError(5, "x"))]
 )
 async def test_title_that_could_not_be_set_is_set_after_the_next_turn(
     wanted: str | None, title: str, error: Exception, db: AsyncSessionDB, monkeypatch: pytest.MonkeyPatch

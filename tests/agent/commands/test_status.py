@@ -12,21 +12,17 @@ from tests.support.compaction import WINDOW, fill, priced_summarizer
 from tests.support.runtimes import answer_text, open_runtime, run_command
 
 
-def open_with_choice(db: AsyncSessionDB) -> runtime.Runtime:
-    choice = agents.ModelChoice()
-
-    async def build(conversation_id: str) -> AIAgent:
-        return agents.agent(db, choice.of(conversation_id), session_id=conversation_id)
-
-    return runtime.Runtime(db, build, models=choice)
-
-
 async def reply(run: runtime.Runtime, conversation: str = "talk") -> str:
     return (await run.submit(conversation, events.Submit("Who are you?"))).final_response
 
 
 async def test_known_model_is_used_for_one_conversation_and_its_branches(db: AsyncSessionDB) -> None:
-    async with open_with_choice(db) as run:
+    choice = agents.ModelChoice()
+
+    async def build(conversation_id: str) -> AIAgent:
+        return agents.agent(db, choice.of(conversation_id), session_id=conversation_id)
+
+    async with runtime.Runtime(db, build, models=choice) as run:
         assert await reply(run) == "first"
         assert (await answer_text(run, "/model second")).startswith("The model is second now (window ")
         assert await reply(run) == "second"
