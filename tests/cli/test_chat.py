@@ -17,10 +17,6 @@ from tests.support.pty_terminal import open_terminal
 ENTER = "\r"
 
 
-def user_messages(home: Path) -> list[str]:
-    return [text for role, text in read_log(home) if role == "user"]
-
-
 def test_conversation_continues_in_the_next_chat(tmp_path: Path) -> None:
     with open_terminal(tmp_path, env=OFFLINE) as screen:
         screen.wait_for("A new conversation")
@@ -59,7 +55,7 @@ def test_pasted_lines_are_one_message(tmp_path: Path) -> None:
         screen.type(f"\x1b[200~three\r\nfour\r\n\x1b[201~{ENTER}")
         screen.wait_for("Noted")
         assert screen.leave() == 0
-    assert user_messages(tmp_path) == ["one\ntwo", "three\nfour"]
+    assert [text for role, text in read_log(tmp_path) if role == "user"] == ["one\ntwo", "three\nfour"]
 
 
 def test_tab_completes_the_arrow_recalls_a_line_and_commands_store_nothing(tmp_path: Path) -> None:
@@ -114,9 +110,6 @@ def test_control_sequences_never_reach_the_terminal(tmp_path: Path) -> None:
             assert code not in screen.raw
 
 
-HINT = "holdfast config edit"
-
-
 def first_screen(home: Path, env: dict[str, str]) -> str:
     with pty_terminal.open_terminal(home, columns=250, env=env) as screen:
         screen.wait_for("created with your first message")
@@ -131,7 +124,7 @@ def test_chat_without_a_key_is_offline_and_names_the_settings_once(tmp_path: Pat
     assert "There are no settings yet in ~/data/config.toml: run" in shown
     again = first_screen(tmp_path, {})
     assert "this is the built-in offline model" in again
-    assert HINT not in again
+    assert "holdfast config edit" not in again
     configure("model = 'offline'")
     assert "There are no settings yet" not in first_screen(tmp_path, {"OPENAI_API_KEY": "key"})
 

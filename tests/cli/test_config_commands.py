@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -83,18 +82,12 @@ HOOKS_WITHOUT_HTTP = "[gateway.http]\nenabled = false\n[gateway.loopback]\n[gate
         ("[gateway.http.tokens]\nann = 'sk-not a variable'", "gateway.http.tokens.ann", "an environment variable"),
         ("[gateway.hooks.ci]\nsecret_env = 'two words'", "gateway.hooks.ci.secret_env", "not the secret"),
         ("[gateway.reset]\nwhen = 'daily'\nhour = 24", "gateway.reset", "0 to 23"),
+        ("model = \n", "", "The file is not valid TOML"),
     ],
 )
 def test_check_finds_mistakes_of_and_between_tables(configure: Configure, text: str, place: str, words: str) -> None:
     (found,) = config_check.check_file(str(configure(text)))
     assert (found.place, words in found.what) == (place, True)
-
-
-def test_check_reports_invalid_toml_as_one_mistake(holdfast: Holdfast, configure: Configure) -> None:
-    configure("model = \n")
-    done = holdfast("config", "check")
-    assert (done.code, done.out.count("\n")) == (1, 1)
-    assert ":1: The file is not valid TOML" in done.out
 
 
 def test_check_reports_settings_that_a_project_may_not_set(holdfast: Holdfast, tmp_path: Path) -> None:
@@ -180,7 +173,7 @@ def test_show_hides_secrets(holdfast: Holdfast, configure: Configure, form: list
         'args = ["--token", "hidden1", "--api-key=hidden2", "plain", "--key", "${KEY}"]\n'
         '[mcpServers.a.env]\nA = "hidden3"\nB = "${SHOWN}"\n[mcpServers.b]\nurl = "https://x/"\n'
         '[mcpServers.b.headers]\nAuthorization = "Bearer hidden4"\n'
-        '[providers.lab]\nbase_url = "http://me:hidden5@lab/v1"\nkey_env = "LAB"\n',
+        '[providers.lab]\nbase_url = "http://me:hidden5@lab/v1"\nkey_env = "LAB"\n'
     )
     done = holdfast("config", "show", *form, LAB="hidden6", COLUMNS="9999")
     assert done.code == 0
@@ -221,10 +214,6 @@ def edit(holdfast: Holdfast, tmp_path: Path) -> Edit:
 APPEND = "file.write_text(file.read_text() + 'model = \"offline\"\\n')"
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
 @pytest.mark.parametrize("original", [0o640, 0o444])
 def test_edit_replaces_the_file_and_keeps_its_mode(edit: Edit, home: Path, configure: Configure, original: int) -> None:
     file = configure("# mine\n")
@@ -232,13 +221,13 @@ def test_edit_replaces_the_file_and_keeps_its_mode(edit: Edit, home: Path, confi
     done = edit(f"assert file.stat().st_mode & 0o777 in (0o600, 0o640); {APPEND}")
     assert (done.code, done.out) == (0, "")
     assert file.read_text() == '# mine\nmodel = "offline"\n'
-    assert mode(file) == original
+    assert file.stat().st_mode & 0o7777 == original
     assert os.listdir(home) == ["config.toml"]
 
 
 def test_edit_creates_a_private_file_with_hints(edit: Edit, home: Path) -> None:
     assert edit(f"assert '# model' in file.read_text() and file.stat().st_mode & 0o77 == 0\n{APPEND}").code == 0
-    assert mode(home / "config.toml") == 0o600
+    assert (home / "config.toml").stat().st_mode & 0o7777 == 0o600
 
 
 def test_edit_keeps_a_symbolic_link(edit: Edit, home: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psycopg
 import pytest
@@ -82,40 +81,33 @@ def test_status_and_doctor_name_settings_that_break_promises(holdfast: Holdfast,
     assert all(text in shown for text in ("P1 breaks", "fsync = off", "P2 holds"))
 
 
-class Place(NamedTuple):
-    """A schema of a server, with the addresses for its owner and for a role that may only use it."""
-
-    role: str
-    owner: str
-    app: str
-
-
 @pytest.fixture
-def place() -> Iterator[Place]:
-    role, schema, admin = f"r{secrets.token_hex(6)}", postgres.empty_schema(), postgres.admin()
-    admin.execute(f"CREATE ROLE {role}; GRANT USAGE ON SCHEMA {schema} TO {role}")
-    yield Place(role, postgres.with_schema(postgres.dsn(), schema), postgres.with_schema(postgres.dsn(), schema, role))
-    admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+def role() -> Iterator[str]:
+    name, admin = f"r{secrets.token_hex(6)}", postgres.admin()
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
-def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, place: Place) -> None:
-    with SessionDB(place.owner) as db:
-        db.driver.allow(place.role)
+def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, address: str, role: str) -> None:
+    app = address.replace(f"{postgres.USER}@", f"{role}@")
+    with SessionDB(address) as db:
+        db.driver.allow(role)
         for name in ("c", "d"):
             db.create_session(name, source="test")
             db.append_messages(name, [{"role": "user", "content": "the harbour is closed"}] * 2)
         db.search("harbour")
-        redacted = holdfast("sessions", "redact", "c", "1", "--yes", "--json", "--db", place.app)
+        redacted = holdfast("sessions", "redact", "c", "1", "--yes", "--json", "--db", app)
         assert (redacted.code, redacted.data["redacted"], redacted.data["scrubbed"]) == (0, True, False)
-        deleted = holdfast("sessions", "delete", "d", "--yes", "--db", place.app)
+        deleted = holdfast("sessions", "delete", "d", "--yes", "--db", app)
         assert (deleted.code, "`holdfast db scrub`" in deleted.words) == (0, True)
-        fixed = holdfast("doctor", "--fix", "--json", "--db", place.owner).data
+        fixed = holdfast("doctor", "--fix", "--json", "--db", address).data
         (note,) = [each for each in fixed["findings"] if each["kind"] == "scrub"]
         assert (note["level"], "`holdfast db scrub`" in note["next"]) == ("note", True)
-        assert "Only the owner of the tables" in holdfast("db", "scrub", place.app, "--yes").failure(1)
-        assert holdfast("db", "scrub", place.owner).code == 1
-        assert holdfast("db", "scrub", place.owner, "--yes", "--json").data == {"scrubbed": True}
-        found = holdfast("doctor", "--json", "--db", place.owner).data["findings"]
+        assert "Only the owner of the tables" in holdfast("db", "scrub", app, "--yes").failure(1)
+        assert holdfast("db", "scrub", address).code == 1
+        assert holdfast("db", "scrub", address, "--yes", "--json").data == {"scrubbed": True}
+        found = holdfast("doctor", "--json", "--db", address).data["findings"]
         assert [each for each in found if each["kind"] == "scrub"] == []
 
 

@@ -49,8 +49,7 @@ def doctor(on_trip: Holdfast) -> Doctor:
 def only_finding(done: Run, code: int, level: str, kind: str) -> dict[str, Any]:
     (finding,) = done.data["findings"]
     assert (done.code, finding["level"], finding["kind"]) == (code, level, kind)
-    found: dict[str, Any] = finding
-    return found
+    return finding
 
 
 def test_sound_store_has_no_problems(on_trip: Holdfast, trip: Path, tmp_path: Path) -> None:

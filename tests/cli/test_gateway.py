@@ -68,9 +68,7 @@ SENDERS = [
 
 
 @pytest.mark.parametrize(("line", "refusal"), SENDERS)
-def test_sender_ids_are_those_that_messages_can_have(
-    line: str, refusal: str, home: Path, holdfast: Holdfast, configure: Configure
-) -> None:
+def test_sender_ids_are_checked(line: str, refusal: str, home: Path, holdfast: Holdfast, configure: Configure) -> None:
     configure("[gateway.http.tokens]\nme = 'ME'\n[gateway.hooks.ci]\nsecret_env = 'CI'\nto = 'slack:C012'\n")
     done = holdfast("gateway", *line.split())
     assert (done.code, refusal in done.words, (home / "holdfast.db").exists()) == (2 * bool(refusal), True, not refusal)

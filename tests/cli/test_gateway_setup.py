@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -37,10 +36,6 @@ ENTER, INTERRUPT = "\n", "\x03"
 INVALID_SENDER = {"telegram": "@ann", "discord": "ann", "slack": "@ann", "email": "ann"}
 QUIET = {"PYTHONWARNINGS": "error,ignore::DeprecationWarning"}
 """discord.py imports a deprecated module."""
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def settings_of(name: str, service: Service) -> str:
@@ -112,7 +107,7 @@ async def test_setup_writes_settings_and_sends_a_message(name: str, tmp_path: Pa
         added = "".join(f'{each.setting} = "{each.variable}"\n' for each in fields if each.variable)
         assert text == f'{head}{separator}{added}{rest}\n[gateway.allow]\n{name} = ["{service.sender}"]\n'
         assert variables.is_symlink()
-        assert (mode(file), mode(kept)) == (0o600, 0o600)
+        assert {path.stat().st_mode & 0o777 for path in (file, kept)} == {0o600}
         settings = config.load(cli_process.environment(tmp_path))
         assert settings.gateway.allow == {name: [service.sender]}
         assert sorted(settings.secrets.values()) == sorted(service.secrets.values())

@@ -186,21 +186,16 @@ def test_server_that_lists_no_model_is_reported(holdfast: Holdfast) -> None:
             assert sentence.endswith("HOLDFAST_MODEL=openai/NAME; set OPENAI_API_KEY if the server needs a key.")
 
 
-def test_max_steps_limits_the_requests_of_a_turn(holdfast: Holdfast, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("the note")
-    done = holdfast("-p", "read notes.txt", "--max-steps", "1", "--output-format", "json", **OFFLINE)
-    assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
-    assert holdfast("-p", "read notes.txt", "--max-steps", "2", **OFFLINE).code == 0
-
-
-def test_max_cost_ends_a_turn_at_the_limit(holdfast: Holdfast, configure: Configure, tmp_path: Path) -> None:
+def test_turn_ends_at_its_limit_of_steps_or_cost(holdfast: Holdfast, configure: Configure, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("the note")
     configure('[models."openai/played"]\nprice = { input = 1.0, output = 1.0 }\n')
     # Each request takes 300,000 tokens, which cost 30 cents.
     call = tool_call("read_file", '{"path": "notes.txt"}', tokens=300_000)
-    with serve(call, call, call, reply("Done.")) as provider:
+    with serve(call, call, call, call, reply("Done.")) as provider:
+        done = holdfast("-p", "go", "--max-steps", "1", "--output-format", "json", **provider.env)
+        assert (done.code, done.data["exit_reason"], done.data["api_calls"]) == (1, "steps", 1)
         done = holdfast("-p", "go", "--max-cost", "0.5", "--output-format", "json", **provider.env)
-        assert (done.code, len(provider.asked)) == (1, 2)
+        assert (done.code, len(provider.asked)) == (1, 3)
         sentence = "holdfast: I stopped: this turn has cost about $0.60; its limit is $0.50."
         assert done.err.splitlines()[-1] == sentence
         assert (done.data["exit_reason"], done.data["api_calls"]) == ("cost", 2)
@@ -262,7 +257,6 @@ def test_closed_standard_output_stops_the_turn(tmp_path: Path) -> None:
     assert [role for role, _ in cli_process.read_log(tmp_path)] == ["user", "assistant"]
 
 
-ROOT = str(Path(__file__).parents[2])
 FULL = """
 from tests.support import faulty_disk
 faulty_disk.Disk().arm(0, {!r})
@@ -276,7 +270,7 @@ def test_full_disk_is_reported_and_the_conversation_continues(holdfast: Holdfast
     assert holdfast("-p", "The boat is called Ada.", **OFFLINE).code == 0
     for form in ("text", "json"):
         arguments = ["-c", "-p", "long words " * 11_000, "--output-format", form]
-        env = {**OFFLINE, "PYTHONPATH": ROOT}
+        env = {**OFFLINE, "PYTHONPATH": str(Path(__file__).parents[2])}
         done = cli_process.run_code(tmp_path, FULL.format(fault), *arguments, env=env)
         assert done.code == 1
         assert "The disk is full (or a quota is reached)" in done.err.splitlines()[-1]
@@ -330,7 +324,7 @@ def check(done: Run, form: str) -> dict[str, Any]:
     assert "Traceback" not in done.err
     assert done.out.isascii()
     if form == "json":
-        result: dict[str, Any] = done.data
+        result = done.data
     else:
         lines = [json.loads(line) for line in done.out.splitlines()]
         assert [line["type"] for line in lines].index("turn.complete") == len(lines) - 1
@@ -339,11 +333,6 @@ def check(done: Run, form: str) -> dict[str, Any]:
     assert result["completed"] == (done.code == 0)
     assert (result["error"] is None) == result["completed"]
     return result
-
-
-def ask(home: Path, form: str, words: bytes | None, piped: bytes | None) -> dict[str, Any]:
-    arguments = ["--output-format", form, *([] if words is None else [b"--prompt=" + words])]
-    return check(cli_in_process.run(home, *arguments, piped=piped, env=OFFLINE), form)
 
 
 # Text with the characters of terminals, files and shells; and bytes that are not text.
@@ -370,7 +359,8 @@ ANY = (
 @hypothesis.example(b"\xed\xa0\x80 lone", b"/quit", "json")
 def test_any_input_gets_one_valid_document(tmp_path: Path, words: bytes | None, piped: bytes | None, form: str) -> None:
     hypothesis.assume(words is not None or piped is not None)
-    ask(tmp_path, form, words, piped)
+    arguments = ["--output-format", form, *([] if words is None else [b"--prompt=" + words])]
+    check(cli_in_process.run(tmp_path, *arguments, piped=piped, env=OFFLINE), form)
 
 
 @pytest.mark.parametrize(("form", "words"), [("text", []), ("json", ["-p", "what is this?"])])

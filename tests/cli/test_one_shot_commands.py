@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from holdfast import SessionDB
 from holdfast.agent import commands
-from tests.support import cli_in_process, cli_process, polling
+from tests.support import cli_process, polling
 from tests.support.cli_process import OFFLINE, Holdfast
 from tests.support.provider_process import hanging_reply, serve
 
@@ -19,11 +20,8 @@ CHATS = {"quit", "stop", "steer", "queue", "approve", "deny", "new", "reset", "r
 
 
 @pytest.fixture
-def holdfast(tmp_path: Path) -> Holdfast:
-    def run(*arguments: str, piped: bytes | None = None, **env: str) -> cli_process.Run:
-        return cli_in_process.run(tmp_path, *arguments, piped=piped, env={**OFFLINE, **env})
-
-    return run
+def holdfast(holdfast: Holdfast) -> Holdfast:
+    return partial(holdfast, **OFFLINE)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import SessionDB
+from holdfast.agent import approvals
 from tests.support import replay_server
 from tests.support.cli_process import Configure, Holdfast
 from tests.support.provider_process import Provider, reply, serve, tool_call
@@ -89,34 +90,25 @@ def test_question_shows_danger_and_all_of_a_long_command(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("rules", "arguments", "command", "allowed", "by"),
+    ("rule", "yes", "line", "audited"),
     [
-        ("", [], "touch made", False, None),
-        ("", ["--yes"], "touch made", True, "--yes"),
-        ('deny = ["shell(touch made)"]', ["--yes"], "touch made", False, "rule: deny shell(touch made)"),
-        ("", ["--yes"], "PATH=. touch made", False, "--yes"),
-        ('allow = ["shell(touch)"]', [], "touch made", True, "rule: allow shell(touch)"),
+        ("", False, "touch made", (False, "no approver")),
+        ("", True, "touch made", (True, "--yes")),
+        ('deny = ["shell(touch made)"]', True, "touch made", (False, "rule: deny shell(touch made)")),
+        ("", True, "PATH=. touch made", (False, "--yes")),
+        ('allow = ["shell(touch)"]', False, "touch made", (True, "rule: allow shell(touch)")),
     ],
     ids=["asked", "--yes", "denied", "dangerous", "allowed"],
 )
 def test_script_runs_only_allowed_commands(
-    holdfast: Holdfast,
-    tmp_path: Path,
-    configure: Configure,
-    rules: str,
-    arguments: list[str],
-    command: str,
-    allowed: bool,
-    by: str | None,
+    holdfast: Holdfast, tmp_path: Path, configure: Configure, rule: str, yes: bool, line: str, audited: tuple[bool, str]
 ) -> None:
-    configure(f"{NO_REVIEW}[permissions]\n{rules}\n")
-    with serve(run_command(command), reply("Well.")) as provider:
-        assert holdfast("-p", "go", *arguments, **provider.env).code == 0
-    assert (tmp_path / "made").exists() is allowed
-    if by is None:
-        assert "No one is connected who could approve it." in last_result(provider)
-    else:
-        assert [found for _, _, found in read_audit(tmp_path)] == [by]
+    configure(f"{NO_REVIEW}[permissions]\n{rule}\n")
+    with serve(run_command(line), reply("Well.")) as provider:
+        assert holdfast("-p", "go", *["--yes"] * yes, **provider.env).code == 0
+    assert [(allowed, by) for _, allowed, by in read_audit(tmp_path)] == [audited]
+    assert (tmp_path / "made").exists() is audited[0]
+    assert (approvals.NO_APPROVER in last_result(provider)) is (audited[1] == "no approver")
 
 
 @pytest.fixture

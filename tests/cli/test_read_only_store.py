@@ -36,10 +36,6 @@ def require(*prefix: str) -> list[str]:
     return [*prefix]
 
 
-def mounted(script: str, folder: Path) -> list[str]:
-    return require("unshare", "--map-root-user", "--mount", "sh", "-c", script, str(folder))
-
-
 def without_override() -> list[str]:
     """Return the prefix that makes modes binding for root, too."""
     return require("setpriv", "--bounding-set", "-dac_override") if os.geteuid() == 0 else []
@@ -57,7 +53,8 @@ def store(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("used", [False, True], ids=["closed", "in use"])
 def test_read_only_store_is_read_and_the_reason_is_reported(tmp_path: Path, store: Path, how: str, used: bool) -> None:
     def run() -> list[list[str]]:
-        prefix = mounted(READ_ONLY, store.parent) if how == "mount" else without_override()
+        mounted = ("unshare", "--map-root-user", "--mount", "sh", "-c", READ_ONLY, str(store.parent))
+        prefix = require(*mounted) if how == "mount" else without_override()
         place, mode = (store.parent, 0o500) if how == "folder" else (store, 0o400)
         before = place.stat().st_mode
         if how != "mount":
@@ -67,8 +64,7 @@ def test_read_only_store_is_read_and_the_reason_is_reported(tmp_path: Path, stor
             done = subprocess.run(command, capture_output=True, text=True, check=True)
         finally:
             place.chmod(before)
-        found: list[list[str]] = json.loads(done.stdout)
-        return found
+        return json.loads(done.stdout)
 
     with SessionDB(store) as db:
         db.append_message("talk", role="user", content="the heron stands")
@@ -101,8 +97,6 @@ def test_store_opened_read_only_sees_later_writes_and_becomes_writable(store: Pa
     command = [*without_override(), sys.executable, "-c", OPENED, str(store)]
     store.parent.chmod(0o500)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as reader:
-        assert reader.stdin is not None
-        assert reader.stdout is not None
 
         def ask(line: str) -> str:
             print(line, file=reader.stdin)

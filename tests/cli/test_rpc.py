@@ -111,8 +111,7 @@ async def interrupt_prompt(address: str, token: str, process: subprocess.Popen[s
     async def wait_for(kind: str) -> dict[str, Any]:
         while (event := json.loads(await connection.recv()).get("params", {})).get("type") != kind:
             pass
-        payload: dict[str, Any] = event["payload"]
-        return payload
+        return event["payload"]
 
     headers = {"Authorization": f"Bearer {token}"}
     async with client.connect(address, additional_headers=headers, proxy=None) as connection:
