@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from holdfast import AsyncSessionDB, NewConversation, SessionDB, errors, fault_points, types
-from tests.support import conversations
+from tests.support import async_stubs, conversations
 from tests.support.backends import AtPoint, MakeDb
 
 
@@ -73,9 +72,7 @@ async def run_pending() -> None:
         await asyncio.sleep(0)
 
 
-async def test_concurrent_appends_share_a_commit_and_are_acknowledged_after_it(
-    adb: AsyncSessionDB, db: SessionDB, gate: Gate
-) -> None:
+async def test_concurrent_appends_return_after_a_shared_commit(adb: AsyncSessionDB, db: SessionDB, gate: Gate) -> None:
     tasks = [await gate.hold(adb), *(append(adb, str(number)) for number in range(50))]
     await run_pending()
     assert not any(task.done() for task in tasks)
@@ -85,22 +82,12 @@ async def test_concurrent_appends_share_a_commit_and_are_acknowledged_after_it(
     assert texts(db) == ["held", *map(str, range(50))]
 
 
-async def append_together(adb: AsyncSessionDB, gate: Gate, *appends: Coroutine[Any, Any, object]) -> list[str]:
-    """Give appends to the store such that they all fall into one group; the types of their results."""
-    tasks = [await gate.hold(adb), *map(asyncio.create_task, appends)]
-    await run_pending()
-    gate.open()
-    return [type(outcome).__name__ for outcome in await asyncio.gather(*tasks, return_exceptions=True)]
-
-
 async def test_refused_append_of_a_group_fails_alone(adb: AsyncSessionDB, db: SessionDB, gate: Gate) -> None:
     db.append_message("talk", role="user", content="x", uid="taken")
     conversations.begin(db, "gone", "a")
     db.delete_conversation("gone")
     before = gate.passed["append.committed"]
-    outcomes = await append_together(
-        adb,
-        gate,
+    appends = (
         adb.append_message("talk", role="user", content="good 1"),
         adb.append_message("talk", role="user", content="other", uid="taken"),
         adb.append_message("nobody", role="user", content="lost"),
@@ -108,6 +95,10 @@ async def test_refused_append_of_a_group_fails_alone(adb: AsyncSessionDB, db: Se
         adb.append_messages("talk", [{"role": "user", "content": "half"}, {"role": "user", "uid": "taken"}]),
         adb.append_message("talk", role="user", content="good 2"),
     )
+    tasks = [await gate.hold(adb), *map(asyncio.create_task, appends)]
+    await run_pending()  # All fall into one group.
+    gate.open()
+    outcomes = [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
     assert outcomes[1:] == ["Receipt", "UidReused", "NoSuchSession", "ConversationDeleted", "UidReused", "Receipt"]
     # A server looks up the conversations of "nobody" and "gone", which may split the group in two.
     assert gate.passed["append.committed"] - before in ((2, 3) if db.driver.concurrent_writes else (2,))
@@ -211,6 +202,10 @@ async def test_reads_go_on_during_a_commit(make_db: MakeDb, at_point: AtPoint) -
         gate.open()
         await waiting
         assert conversations.contents(await adb.context("talk")) == ["a", "b"]
+
+
+def test_types_of_the_methods_are_up_to_date() -> None:
+    assert async_stubs.PATH.read_text("utf-8") == async_stubs.generate(), "Run `python -m tests.support.async_stubs`."
 
 
 async def test_overriding_method_is_called_each_time_and_may_call_the_overridden_one() -> None:

@@ -100,9 +100,7 @@ def test_export_has_the_attachments_that_its_messages_name(db: SessionDB, export
 
 
 @pytest.mark.parametrize("state", ["sound", "missing", "damaged"])
-def test_import_repairs_attachments_and_keeps_their_media_type(
-    source: SessionDB, other: SessionDB, export: Path, state: str
-) -> None:
+def test_import_repairs_blobs_and_keeps_types(source: SessionDB, other: SessionDB, export: Path, state: str) -> None:
     digest = begin_with_attachment(source)
     source.admin.export_to(export)
     other.blobs.put(PICTURE, "image/webp")
@@ -232,9 +230,7 @@ HARM: dict[str, Callable[[Path, Path], None]] = {
 
 @pytest.mark.parametrize("what", HARM)
 @backends.on_memory
-def test_attachment_is_imported_from_a_regular_file_with_its_content_only(
-    db: SessionDB, export: Path, tmp_path: Path, what: str
-) -> None:
+def test_attachment_is_read_from_its_regular_file_only(db: SessionDB, export: Path, tmp_path: Path, what: str) -> None:
     backends.spoiled.add(db)
     with fresh() as made:
         digest = begin_with_attachment(made)

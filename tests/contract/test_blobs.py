@@ -38,14 +38,6 @@ def test_content_is_returned_exactly_and_kept_once(db: SessionDB, tmp_path: Path
     assert list(backends.shelved(db)) == [blob.digest]
 
 
-def test_content_is_readable_by_its_owner_only(make_file_db: MakeDb) -> None:
-    db = make_file_db()
-    path = db.blobs.files.path(db.blobs.put(PICTURE).digest)
-    assert os.stat(path).st_mode & 0o777 == 0o600
-    for folder in (os.path.dirname(path), db.blobs.files.folder):
-        assert os.stat(folder).st_mode & 0o777 == 0o700
-
-
 def test_unknown_blobs_files_types_and_contents_are_refused(db: SessionDB, tmp_path: Path) -> None:
     assert db.blobs.get("0" * 64) is None
     with pytest.raises(errors.NotFound):
@@ -72,9 +64,7 @@ def test_damaged_content_is_never_returned_and_is_replaced_by_putting_it_again(d
     assert read_blob(db, digest) == PICTURE
 
 
-def test_blob_without_a_name_is_collected_a_day_after_it_was_put(
-    db: SessionDB, clock: Clock, at_point: AtPoint
-) -> None:
+def test_blob_without_a_name_is_collected_after_a_day(db: SessionDB, clock: Clock, at_point: AtPoint) -> None:
     old, again = (db.blobs.put(data).digest for data in (PICTURE, b"put again"))
     named = db.blobs.put(b"named").digest
     # Text that looks like a part with a name is no name.

@@ -61,11 +61,7 @@ def test_child_id_of_another_or_deleted_session_is_refused(db: SessionDB) -> Non
     conversations.begin_each(db, ("talk", "other", "gone"), "a")
     db.delete_conversation("gone")
     child = conversations.compact(db, "talk", 0)
-    for name, error in (
-        ("other", errors.IdTaken),
-        (child.id, errors.IdTaken),
-        ("gone", errors.ConversationDeleted),
-    ):
+    for name, error in (("other", errors.IdTaken), (child.id, errors.IdTaken), ("gone", errors.ConversationDeleted)):
         with conversations.nothing_changes(db), pytest.raises(error):
             db.commit_compaction(db.snapshot("talk"), summary="gist", cut_seq=1, child_id=name)
 
@@ -144,9 +140,7 @@ def test_compactors_without_leases_have_one_winner(db: SessionDB, leases: str) -
 
 
 @pytest.mark.parametrize("how", backends.LEASE_BREAKS)
-def test_compaction_and_messages_go_on_without_leases(
-    db: SessionDB, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_compaction_and_append_work_without_leases(db: SessionDB, how: str, caplog: pytest.LogCaptureFixture) -> None:
     conversations.begin(db, "talk", "a", "b")
     lease = db.begin_compaction("talk", "one")
     assert isinstance(lease, types.Lease)

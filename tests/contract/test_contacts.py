@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -17,14 +18,14 @@ HOUR = 3600.0
 
 def create_code(db: SessionDB, sender: str = "7", platform: str = "far", name: str = "Ada") -> str:
     code = db.contacts.create_pairing_code(platform, sender, name)
-    assert code is not None
+    assert code
     return code
 
 
-def refuse(db: SessionDB, platform: str | None, code: str) -> float:
-    """Try a code that must be refused; the seconds for which the platform is locked."""
+def refuse(use_code: Callable[..., object], *given: str | None) -> float:
+    """Use a code that must be refused; the seconds for which the platform or sender is locked."""
     with pytest.raises(errors.PairingRefused) as error:
-        db.contacts.pair(platform, code)
+        use_code(*given)
     return error.value.locked_for
 
 
@@ -51,15 +52,15 @@ def test_pairing_code_is_valid_once_and_only_its_digest_is_stored(db: SessionDB)
     assert (person.sender, person.role, person.by) == ("7", "user", "root")
     assert person.name.startswith("[2J Ada lovelace xxx")
     assert len(person.name) == contacts.MAX_NAME
-    assert refuse(db, "far", code) == 0
+    assert refuse(db.contacts.pair, "far", code) == 0
     assert db.contacts.create_pairing_code("far", "7") is None, "a known contact needs no code"
 
 
 def test_code_is_valid_for_an_hour_on_its_platform(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
-    assert refuse(db, "near", code) == 0
+    assert refuse(db.contacts.pair, "near", code) == 0
     clock.advance(HOUR)
-    assert refuse(db, "far", code) == 0
+    assert refuse(db.contacts.pair, "far", code) == 0
     assert db.contacts.renew_pairing_code("far", "7") is None
     code = create_code(db)
     clock.advance(HOUR - 1)
@@ -73,14 +74,14 @@ def test_stranger_gets_one_code_in_ten_minutes_and_the_last_one_counts(db: Sessi
     assert create_code(db, "8") != first
     clock.advance(1)
     second = create_code(db)
-    assert refuse(db, "far", first) == 0
+    assert refuse(db.contacts.pair, "far", first) == 0
     assert db.contacts.pair("far", second).sender == "7"
 
 
 def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
     db.contacts.deny("far", "7")
-    assert refuse(db, "far", code) == 0
+    assert refuse(db.contacts.pair, "far", code) == 0
     clock.advance(HOUR)
     assert db.contacts.create_pairing_code("far", "7") is None
     assert [person.role for person in db.contacts.all()] == ["denied"]
@@ -89,17 +90,17 @@ def test_denied_sender_gets_no_code_and_loses_the_old_one(db: SessionDB, clock: 
 def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: MakeDb, clock: Clock) -> None:
     one, other = make_db(), make_db()
     code = create_code(one)
-    locked = [refuse(db, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
+    locked = [refuse(db.contacts.pair, "far", f"WRONG{n}") for n, db in enumerate((one, other, one, other, one))]
     assert locked == [0, 0, 0, 0, HOUR]
     one.close()
     one = make_db()
     clock.advance(60)
     for db in (one, other):
-        assert refuse(db, "far", code) == HOUR - 60
+        assert refuse(db.contacts.pair, "far", code) == HOUR - 60
     assert one.contacts.create_pairing_code("far", "9") is None
     near = create_code(one, platform="near")
     assert one.contacts.pair("near", near).platform == "near", "other platforms are not locked"
-    assert refuse(one, None, code) == 0, "the lock cannot be avoided by leaving the platform out"
+    assert refuse(one.contacts.pair, None, code) == 0, "the lock cannot be avoided by leaving the platform out"
     clock.advance(HOUR)
     assert other.contacts.pair("far", create_code(other)).sender == "7"
 
@@ -107,11 +108,11 @@ def test_five_wrong_codes_lock_all_processes_and_survive_a_restart(make_db: Make
 def test_right_code_or_an_hour_resets_the_failures(db: SessionDB, clock: Clock) -> None:
     code = create_code(db)
     for _ in range(4):
-        refuse(db, "far", "WRONG")
+        refuse(db.contacts.pair, "far", "WRONG")
     db.contacts.pair("far", code)
-    assert [refuse(db, "far", "WRONG") for _ in range(4)] == [0] * 4
+    assert [refuse(db.contacts.pair, "far", "WRONG") for _ in range(4)] == [0] * 4
     clock.advance(HOUR)
-    assert [refuse(db, "far", "WRONG") for _ in range(4)] == [0] * 4
+    assert [refuse(db.contacts.pair, "far", "WRONG") for _ in range(4)] == [0] * 4
 
 
 def test_concurrent_pairings_and_notifications_are_counted_exactly(make_db: MakeDb) -> None:
@@ -148,13 +149,6 @@ def test_stranger_is_notified_once_per_platform(db: SessionDB) -> None:
 # --- links: senders who use the conversations of another owner -------------------------------------------------
 
 
-def refuse_link(db: SessionDB, sender: str, code: str) -> float:
-    """Try a link code that must be refused; the seconds for which the sender is locked."""
-    with pytest.raises(errors.PairingRefused) as error:
-        db.contacts.link_by_code("far", sender, code)
-    return error.value.locked_for
-
-
 def test_sender_is_linked_to_one_owner_until_unlinked(db: SessionDB) -> None:
     assert db.contacts.linked_owner("far", "7") is None
     for owner in ("near:1", ""):
@@ -182,12 +176,12 @@ def test_link_code_is_valid_once_for_ten_minutes_until_the_next_one(db: SessionD
     db.create_session("notes", source="test")
     replaced, code = (db.contacts.create_link_code("talk") for _ in range(2))
     other = db.contacts.create_link_code("notes")
-    refuse_link(db, "7", replaced)
+    refuse(db.contacts.link_by_code, "far", "7", replaced)
     assert db.contacts.link_by_code("far", "7", f" {code[:4]}-{code[4:].lower()} ") == ("ann", "talk")
     assert db.contacts.linked_owner("far", "7") == "ann"
-    refuse_link(db, "8", code)
+    refuse(db.contacts.link_by_code, "far", "8", code)
     clock.now += contacts.LINK_CODE_TTL
-    refuse_link(db, "8", other)
+    refuse(db.contacts.link_by_code, "far", "8", other)
     assert db.contacts.linked_owner("far", "8") is None
 
 
@@ -196,11 +190,11 @@ def test_unlinking_makes_the_unused_code_of_the_owner_invalid(db: SessionDB) -> 
     db.contacts.link("near", "1", "ann")
     code = db.contacts.create_link_code("talk")
     assert db.contacts.unlink("near", "1")
-    refuse_link(db, "7", code)
+    refuse(db.contacts.link_by_code, "far", "7", code)
 
 
 def test_five_wrong_link_codes_lock_only_their_sender_for_an_hour(db: SessionDB, clock: Clock) -> None:
-    locked = [refuse_link(db, "eve", "WRONG") for _ in range(contacts.MAX_FAILURES)]
+    locked = [refuse(db.contacts.link_by_code, "far", "eve", "WRONG") for _ in range(contacts.MAX_FAILURES)]
     assert locked[-1] == contacts.LOCKOUT_SECONDS
     db.create_session("talk", source="test", owner="ann")
     code = db.contacts.create_link_code("talk")
@@ -210,7 +204,7 @@ def test_five_wrong_link_codes_lock_only_their_sender_for_an_hour(db: SessionDB,
     clock.now += contacts.LOCKOUT_SECONDS
     for _ in range(2):
         for _ in range(contacts.MAX_FAILURES - 1):
-            refuse_link(db, "eve", "WRONG")
+            refuse(db.contacts.link_by_code, "far", "eve", "WRONG")
         code = db.contacts.create_link_code("talk")
         assert db.contacts.link_by_code("far", "eve", code) == ("ann", "talk")
 

@@ -92,15 +92,7 @@ def test_redacting_a_message_redacts_its_entry(db: SessionDB) -> None:
     assert db.mail.add_inbox_entry("talk", "two", "secret two").text == "secret two"
 
 
-def inbound(db: SessionDB, key: str) -> types.InboundMessage:
-    message = db.mail.inbound_by_key("far", key)
-    assert message is not None
-    return message
-
-
-def test_restored_store_sends_and_answers_nothing_by_itself(
-    make_db: MakeDb, make_file_db: MakeDb, tmp_path: Path
-) -> None:
+def test_restored_store_sends_and_answers_nothing(make_db: MakeDb, make_file_db: MakeDb, tmp_path: Path) -> None:
     source = make_file_db()
     done = mail.answered(source, "talk", "done")
     source.mail.mark_delivered(source.mail.replies(done.id)[0].id, "there")
@@ -118,11 +110,12 @@ def test_restored_store_sends_and_answers_nothing_by_itself(
     assert (db.mail.open_routes(), db.mail.due_outgoing("far"), db.mail.open_inboxes()) == ([], [], [])
     assert db.mail.inbox_entries() == [kept], "an entry without a chat is worked on as before"
     assert db.mail.add_inbox_entry("talk", "chat", "The build ended.", kind="process").outcome == "restored"
-    outcomes = {key: inbound(db, key).outcome for key in ("done", "unsent", "begun", "joined", "waiting")}
-    assert list(outcomes.values()) == ["answered", "answered", "restored", "restored", "restored"]
-    (sent,) = db.mail.replies(inbound(db, "done").id)
+    found = {key: db.mail.inbound_by_key("far", key) for key in ("done", "unsent", "begun", "joined", "waiting")}
+    outcomes = [each.outcome for each in found.values()]
+    assert outcomes == ["answered", "answered", "restored", "restored", "restored"]
+    (sent,) = db.mail.replies(found["done"].id)
     assert (sent.external, sent.error) == ("there", None)
-    one, two = db.mail.replies(inbound(db, "unsent").id)
+    one, two = db.mail.replies(found["unsent"].id)
     assert (one.text, one.error, one.open, two.error) == ("one", backup.NOT_SENT, False, backup.NOT_SENT)
     # New messages are new, old ones are known, and the source goes on.
     assert db.mail.add_inbound(mail.new("next"))[1]

@@ -200,6 +200,8 @@ def test_invalid_argument_is_refused_and_changes_nothing(db: SessionDB, call: st
         assert isinstance(refusal.value, ValueError)
         assert str(refusal.value).isprintable()
         assert len(str(refusal.value)) < 400
+        if name == "limit":  # A traceback does not show the value.
+            assert (refusal.value.parameter, refusal.value.__context__) == (name, None)
         assert consistency.rows(db) == before
 
 

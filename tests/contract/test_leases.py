@@ -63,7 +63,6 @@ def test_leases_and_lock_of_a_dead_holder_are_free_at_once(make_db: MakeDb) -> N
     conversations.begin(db, "talk")
     command = [sys.executable, "-c", HOLDER, db.driver.path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for acquire in (lambda: db.acquire_lease("talk", "compact"), lambda: db.mail.acquire_chat_lease("k")):
             with pytest.raises(errors.Busy) as refusal:

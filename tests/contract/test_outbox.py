@@ -10,12 +10,6 @@ from tests.support import conversations, mail
 from tests.support.conversations import Clock
 
 
-def found(db: SessionDB, id_: int) -> types.Outgoing:
-    outgoing = db.mail.outgoing(id_)
-    assert outgoing is not None
-    return outgoing
-
-
 def ids(sent: list[types.Outgoing]) -> list[int]:
     return [each.id for each in sent]
 
@@ -80,8 +74,9 @@ def test_delivery_is_recorded_once(db: SessionDB, clock: Clock) -> None:
             assert not db.mail.mark_failed(id_, "late", None)
             assert not db.mail.mark_failed(id_, "late", conversations.NOON + 50)
     # Texts of a platform are cleaned and cut.
-    assert (found(db, out.id).external, found(db, out.id).delivered_at) == ("a b " + "x" * 196, conversations.NOON)
-    assert (found(db, lost.id).error, found(db, lost.id).failed_at) == (" [31mno " + "y" * 492, conversations.NOON)
+    out, lost = (db.mail.outgoing(each.id) for each in (out, lost))
+    assert (out.external, out.delivered_at) == ("a b " + "x" * 196, conversations.NOON)
+    assert (lost.error, lost.failed_at) == (" [31mno " + "y" * 492, conversations.NOON)
 
 
 def test_same_key_is_posted_once(db: SessionDB) -> None:

@@ -61,18 +61,13 @@ def test_plan_has_the_conversations_unused_for_so_long_or_too_large(db: SessionD
         assert going(db.admin.plan_prune(older_than_days=0, **limits)) == ["hers"]
 
 
+OPEN_WORK = "it has open messages or running processes"
 NEEDS: dict[str, tuple[Callable[[SessionDB], object], str]] = {
     "route": (lambda db: db.bind_route("chat", "talk", version=0), "a route is bound to it"),
     "branch": (lambda db: db.branch("talk"), "a branch reads from it"),
     "lease": (lambda db: db.acquire_lease("talk", "turn", ttl=86_400), "a process works on it"),
-    "process": (
-        lambda db: db.processes.record_start(conversations.process("p", "talk")),
-        "it has open messages or running processes",
-    ),
-    "inbox": (
-        lambda db: db.mail.add_inbox_entry("talk", "k", "came in"),
-        "it has open messages or running processes",
-    ),
+    "process": (lambda db: db.processes.record_start(conversations.process("p", "talk")), OPEN_WORK),
+    "inbox": (lambda db: db.mail.add_inbox_entry("talk", "k", "came in"), OPEN_WORK),
 }
 
 
@@ -87,9 +82,7 @@ def test_needed_conversation_is_never_planned(db: SessionDB, clock: Clock, what:
     assert "talk" not in going(plan)
 
 
-def test_pruned_conversations_are_in_the_archive_and_can_be_imported(
-    make_db: MakeDb, clock: Clock, tmp_path: Path
-) -> None:
+def test_pruned_conversations_can_be_imported_from_the_archive(make_db: MakeDb, clock: Clock, tmp_path: Path) -> None:
     db, other = make_db(), make_db("other")
     begin_old_and_new(db, clock)
     conversations.compact(db, "oldest", 1, "a summary")

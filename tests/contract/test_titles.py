@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast import NewConversation, NewMessage, SessionDB, errors, types
-from holdfast.store import titles
 from tests.support import conversations
 
 GOOD: dict[str, Any] = {"ticket": 4711, "tags": ["a", "ü"], "nested": {"deep": [None, True, 0.5]}, "": "\0"}
@@ -107,12 +105,6 @@ def test_any_absolute_path_is_returned_unchanged(db: SessionDB) -> None:
     for folder in paths:
         assert db.set_session_folder("talk", folder) == folder
         assert (db.get_session("talk").folder, listed(db, folder)) == (folder, ["talk"])
-
-
-def test_local_folder_is_none_if_no_store_can_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert titles.local_folder("here") == str(tmp_path / "here")
-    assert [titles.local_folder(each) for each in (None, "/\udcff", "/\0")] == [None, None, None]
 
 
 def test_list_of_a_folder_has_the_conversations_of_it_and_of_none(db: SessionDB) -> None:

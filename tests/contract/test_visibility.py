@@ -44,9 +44,7 @@ def test_show_takes_the_newest_hide_or_the_given_one(db: SessionDB) -> None:
 
 
 @pytest.mark.parametrize("hidden", [(2, 2), (2, 3)], ids=["below the cut", "across the cut"])
-def test_messages_a_summary_was_made_without_are_shown_after_its_undo_only(
-    db: SessionDB, hidden: tuple[int, int]
-) -> None:
+def test_messages_that_a_summary_lacks_are_shown_after_its_undo_only(db: SessionDB, hidden: tuple[int, int]) -> None:
     conversations.begin(db, "talk", *"abcde")
     db.hide("talk", *hidden)
     for cut in (2, 4):

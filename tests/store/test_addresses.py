@@ -46,17 +46,12 @@ REFUSED: dict[str, tuple[Callable[[], str], str]] = {
     ),
     "no password": (without_password, r"no password supplied\. .*\.pgpass or PGPASSWORD"),
     "no TLS": (lambda: shared(sslmode="require"), r"does not support SSL, but SSL was required\. .*sslmode"),
-    "unknown service": (
-        lambda: "postgresql://?service=nothing",
-        r"service \"nothing\" not found\. .*PGSERVICEFILE",
-    ),
+    "unknown service": (lambda: "postgresql://?service=nothing", r"service \"nothing\" not found\. .*PGSERVICEFILE"),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_unusable_address_is_refused_with_the_remedy(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_unusable_address_is_refused_with_a_remedy(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "services").write_text("[chats]\nhost=127.0.0.1\n")
     monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
     monkeypatch.setenv("PGPASSFILE", os.devnull)
@@ -127,9 +122,7 @@ def test_address_overrides_the_environment_and_both_override_the_defaults() -> N
         ({"host": "a,b"}, {"target_session_attrs": "primary"}, "primary"),
     ],
 )
-def test_writable_server_is_selected_of_several(
-    given: dict[str, str], around: dict[str, str], wanted: str | None
-) -> None:
+def test_writable_server_of_several_is_used(given: dict[str, str], around: dict[str, str], wanted: str | None) -> None:
     assert connection.build_settings(given, 10.0, around).get("target_session_attrs") == wanted
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from holdfast import AsyncSessionDB, SessionDB, errors, types
 from holdfast.store import log
 from tests.support import conversations, postgres, two_hosts
 
+Connection = postgres.psycopg.Connection[tuple[object, ...]]
 NAMES = ("stuck", "one", "two", "three")
 CONTINUED = """
 INSERT INTO sessions (conversation, ordinal, id, parent, live, source, started_at, first_seq)
@@ -19,20 +19,13 @@ SELECT conversation, 2, 'other', 1, 1, source, 2, 2 FROM sessions WHERE id = 'on
 """
 
 
-class OtherHost:
-    """A host that stands still in the middle of a write."""
-
-    def __init__(self, address: str) -> None:
-        self._connection = postgres.psycopg.connect(address)
-        self.release, self.close = self._connection.rollback, self._connection.close
-
-    def lock(self, name: str) -> None:
-        self._connection.execute("SELECT 1 FROM conversations WHERE id = %s FOR UPDATE", (name,))
+LOCK = "SELECT 1 FROM conversations WHERE id = 'stuck' FOR UPDATE"
 
 
 @pytest.fixture
-def other_host(address: str) -> Iterator[OtherHost]:
-    with contextlib.closing(OtherHost(address)) as made:
+def other_host(address: str) -> Iterator[Connection]:
+    """The connection of a host that stands still in the middle of a write."""
+    with postgres.psycopg.connect(address) as made:
         yield made
 
 
@@ -51,10 +44,10 @@ async def append(adb: AsyncSessionDB, name: str, content: str = "x", **more: obj
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["appended to before", "not seen before"])
-async def test_locked_conversation_delays_no_other(adb: AsyncSessionDB, other_host: OtherHost, known: bool) -> None:
+async def test_locked_conversation_delays_no_other(adb: AsyncSessionDB, other_host: Connection, known: bool) -> None:
     for name in NAMES if known else ():
         await append(adb, name)
-    other_host.lock("stuck")
+    other_host.execute(LOCK)
     waiting = [asyncio.create_task(append(adb, "stuck", str(number))) for number in range(3)]
     await asyncio.gather(*(append(adb, name) for name in NAMES[1:]))
     for name in NAMES[1:] * 2:
@@ -62,7 +55,7 @@ async def test_locked_conversation_delays_no_other(adb: AsyncSessionDB, other_ho
     waiting += [asyncio.create_task(append(adb, "stuck", str(number))) for number in range(3, 6)]
     await append(adb, "one")
     assert not any(task.done() for task in waiting)
-    other_host.release()
+    other_host.rollback()
     seqs = [receipt.seq for receipt in await asyncio.gather(*waiting)]
     assert seqs == list(range(1 + known, 7 + known))
     said = conversations.contents(await adb.transcript("stuck"))
@@ -70,10 +63,8 @@ async def test_locked_conversation_delays_no_other(adb: AsyncSessionDB, other_ho
     assert (await adb.admin.fsck()).ok
 
 
-async def test_only_the_blocked_append_of_a_group_times_out(
-    adb: AsyncSessionDB, address: str, other_host: OtherHost
-) -> None:
-    other_host.lock("stuck")
+async def test_only_the_blocked_append_times_out(adb: AsyncSessionDB, address: str, other_host: Connection) -> None:
+    other_host.execute(LOCK)
     kinds = list[type]()
     for timeout in (0.2, 2.0, 20.0):  # On a busy machine the appends that are not blocked may be late, too.
         async with AsyncSessionDB(SessionDB(address, write_timeout=timeout)) as hasty:
@@ -82,7 +73,7 @@ async def test_only_the_blocked_append_of_a_group_times_out(
         if kinds[1:] == [types.Receipt] * 3:
             break
     assert kinds == [errors.StoreBusy] + [types.Receipt] * 3
-    other_host.release()
+    other_host.rollback()
     assert (await append(adb, "stuck")).seq == 1
 
 
@@ -120,17 +111,16 @@ async def test_cached_conversation_is_checked_by_the_server(adb: AsyncSessionDB,
     )
     assert isinstance(lost, errors.NoSuchSession)
     assert "a secret" not in conversations.contents(await adb.transcript("theirs"))
-    assert isinstance(moved, types.Receipt)
     assert (moved.seq, moved.session_id, moved.moved_from) == (3, "other", "one")
 
 
-async def test_blocked_append_is_written_before_the_store_is_closed(address: str, other_host: OtherHost) -> None:
+async def test_blocked_append_is_written_before_the_store_is_closed(address: str, other_host: Connection) -> None:
     async with AsyncSessionDB(SessionDB(address, write_timeout=60.0)) as adb:
         await adb.create_session("stuck", source="test")
-        other_host.lock("stuck")
+        other_host.execute(LOCK)
         waiting = asyncio.create_task(append(adb, "stuck"))
         await asyncio.sleep(0)
-        asyncio.get_running_loop().call_later(0.05, other_host.release)
+        asyncio.get_running_loop().call_later(0.05, other_host.rollback)
     assert waiting.result().seq == 1
 
 

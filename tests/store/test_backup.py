@@ -79,9 +79,7 @@ def test_backup_is_one_sound_private_file_that_opens_as_a_store(open_db: Open, c
     assert content(open_db(str(copy))) == content(db)
 
 
-def test_backup_is_one_snapshot_while_others_write(
-    db: SessionDB, open_db: Open, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_backup_is_one_snapshot(db: SessionDB, open_db: Open, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "BACKUP_PAGES", 10)
     conversations.begin_each(db, ("first", "second"), *(f"{number} " * 100 for number in range(200)))
     other = open_db()
@@ -205,9 +203,7 @@ def test_restore_brings_everything_back(open_db: Open, copy: Path, name: str) ->
             db.create_session(id_, source="test")
 
 
-def test_stores_restored_from_one_backup_are_no_backups_and_count_apart(
-    db: SessionDB, open_db: Open, saved: Path
-) -> None:
+def test_stores_restored_from_one_backup_are_separate_and_no_backups(db: SessionDB, open_db: Open, saved: Path) -> None:
     """With the mark of a backup, the next backup to its path would replace the store."""
     assert db.admin.backup_made_at(saved) == conversations.NOON
     others = [open_db(name) for name in ("a.db", "b.db", ":memory:")]
@@ -272,9 +268,7 @@ def test_counters_never_repeat_in_any_order_of_restores(db: SessionDB, copy: Pat
             work()
 
 
-def test_other_processes_see_restored_content_in_the_files_they_have_open(
-    db: SessionDB, open_db: Open, saved: Path
-) -> None:
+def test_other_processes_see_restored_content_in_their_open_files(db: SessionDB, open_db: Open, saved: Path) -> None:
     other = open_db()
     conversations.begin(other, "later", "a giraffe")
     assert db.search("giraffe")

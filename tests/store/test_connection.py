@@ -57,11 +57,7 @@ def test_write_is_repeated_when_the_schema_was_changed(db: SessionDB) -> None:
 
 @pytest.mark.parametrize(
     ("state", "kind"),
-    [
-        ("25P03", errors.StoreUnreachable),
-        ("XX000", errors.StoreBroken),
-        ("XX001", errors.StoreCorrupt),
-    ],
+    [("25P03", errors.StoreUnreachable), ("XX000", errors.StoreBroken), ("XX001", errors.StoreCorrupt)],
 )
 def test_sqlstate_becomes_an_error_of_its_kind(state: str, kind: type[errors.StoreError]) -> None:
     assert type(postgres_errors.from_sqlstate(state, "said", "there")) is kind

@@ -143,9 +143,7 @@ def test_read_only_store_is_copied_and_not_changed(address: str, target: Session
 # --- interruptions -----------------------------------------------------------------------------------------------
 
 
-def test_killed_restore_into_postgres_goes_on_and_replaces_nothing(
-    filled: SessionDB, clock: conversations.Clock, tmp_path: Path
-) -> None:
+def test_killed_restore_into_postgres_goes_on(filled: SessionDB, clock: conversations.Clock, tmp_path: Path) -> None:
     filled.admin.backup(tmp_path / "kept.db")
     with in_postgres(clock) as target:
         with killed_at("copy.checked"):
@@ -172,9 +170,7 @@ def test_interrupted_copy_starts_over_with_the_current_state(filled: SessionDB, 
 
 
 @pytest.mark.parametrize("written_to", ["source", "target"])
-def test_unverified_copy_is_not_finished_after_either_side_changed(
-    source: SessionDB, target: SessionDB, written_to: str
-) -> None:
+def test_unverified_copy_is_not_finished_after_a_change(source: SessionDB, target: SessionDB, written_to: str) -> None:
     with killed_at("copy.checked"):
         source.admin.copy_to(target.admin)
     conversations.begin(source if written_to == "source" else target, "mine", "hello")

@@ -35,9 +35,7 @@ def test_ended_loop_delays_no_call_of_the_next_one(threads: executor.LoopExecuto
     assert asyncio.run(ask()) == 7
 
 
-async def test_call_fails_if_no_thread_can_be_started_and_the_next_one_runs(
-    threads: executor.LoopExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_call_fails_if_no_thread_starts(threads: executor.LoopExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -46,8 +46,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize(
-    ("method", "moment", "refused"),
-    [("fork", "open", True), ("fork", "closed", False), ("spawn", "open", False)],
+    ("method", "moment", "refused"), [("fork", "open", True), ("fork", "closed", False), ("spawn", "open", False)]
 )
 def test_worker_processes_lose_no_message(path: Path, method: str, moment: str, refused: bool) -> None:
     reported = _run(WORKERS, path, method, moment)

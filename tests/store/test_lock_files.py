@@ -121,8 +121,7 @@ if sys.argv[2] == "close":
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [("appends", "goes on"), ("reads", "close"), ("closes", "goes on"), ("opens again", "leave")],
+    ("ours", "theirs"), [("appends", "goes on"), ("reads", "close"), ("closes", "goes on"), ("opens again", "leave")]
 )
 def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, ours: str, theirs: str) -> None:
     db, second = SessionDB(path), SessionDB(path)
@@ -132,7 +131,6 @@ def test_removed_shm_file_loses_nothing_that_another_process_wrote(path: Path, o
     with subprocess.Popen(
         [sys.executable, "-c", OTHER, str(path), theirs], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "done\n"
         if theirs != "goes on":
             other.communicate("\n")
@@ -174,7 +172,6 @@ def test_new_shm_file_is_not_made_while_another_process_writes_with_the_one_befo
     with subprocess.Popen(
         [sys.executable, "-c", WRITING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as writer:
-        assert writer.stdout is not None
         assert writer.stdout.readline() == "begun\n"
         os.unlink(f"{path}-shm")
         with pytest.raises(errors.StoreBusy):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -25,16 +23,13 @@ def talks(pair: two_hosts.Pair) -> two_hosts.Pair:
     return pair
 
 
-def say(db: SessionDB, content: str, **more: Any) -> Callable[[], Any]:
-    return lambda: db.append_message("talk", role="user", content=content, **more)
-
-
 def test_stale_turn_cannot_append_while_a_take_over_holds_the_row(talks: two_hosts.Pair) -> None:
     stale = talks.other.acquire_lease("talk", "turn", "stale", 10)
     talks.clock.advance(11)
     holder = leases.current_holder("next")
     outcome = talks.meanwhile(
-        lambda tx: leases.acquire(tx, "talk", "turn", holder, 60), say(talks.other, "late", lease=stale)
+        lambda tx: leases.acquire(tx, "talk", "turn", holder, 60),
+        lambda: talks.other.append_message("talk", role="user", content="late", lease=stale),
     )
     assert isinstance(outcome, errors.LeaseLost)
     assert talks.one.conversation("talk").last_seq == 2

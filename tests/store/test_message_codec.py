@@ -31,9 +31,7 @@ def decoded(body: str) -> types.Body:
 
 
 @given(text | parts, calls, st.none() | text)
-def test_any_content_survives_encoding(
-    content: types.Content, tool_calls: list[types.ToolCall], answers: str | None
-) -> None:
+def test_any_content_is_decoded(content: types.Content, tool_calls: list[types.ToolCall], answers: str | None) -> None:
     encoded = message_codec.encode(content, tool_calls, answers)
     body = decoded(encoded)
     assert (body.content, body.tool_calls, body.tool_call_id) == (content, tuple(tool_calls), answers)

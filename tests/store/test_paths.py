@@ -89,9 +89,11 @@ def test_all_files_are_private_to_their_owner(tmp_path: Path) -> None:
     for _ in range(2):
         with SessionDB(path) as db:
             db.create_session("talk", source="test")
-            made = sorted(path.parent.iterdir())
+            db.blobs.put(b"a picture")
+            made = [*path.parent.rglob("*")]
             assert {file.name for file in made} >= {"store.db", "store.db-wal", "store.db-shm", "store.db.queue"}
             assert {mode(file) for file in made if file.is_file()} == {0o600}
+            assert [mode(folder) for folder in made if folder.is_dir()] == [0o700] * 2
         assert [mode(folder) for folder in (path.parent, path.parent.parent)] == [0o700, 0o700]
         path.chmod(0o644)  # the next open restricts it
     tmp_path.chmod(0o755)  # others may read the folder
@@ -124,9 +126,7 @@ def test_only_the_private_group_of_a_user_may_write(
 
 
 @pytest.mark.parametrize("open_to", [0o720, 0o702, 0o1777])
-def test_directory_that_others_may_write_to_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_to: int
-) -> None:
+def test_directory_writable_by_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_to: int) -> None:
     monkeypatch.setattr(file_modes, "_is_private", lambda gid: False)
     folder = tmp_path / "shared"
     folder.mkdir()

@@ -27,9 +27,7 @@ def db(address: str) -> Iterator[SessionDB]:
 # --- durability and time -----------------------------------------------------------------------------------------
 
 
-def test_contended_append_is_on_the_disk_when_acknowledged(
-    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contended_append_is_on_disk_when_acknowledged(pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     conversations.begin(pair.one, "talk", "a")
     committed: list[Any] = []
     one = transaction.PostgresTransaction.one
@@ -50,9 +48,7 @@ def test_contended_append_is_on_the_disk_when_acknowledged(
     assert [message.seq for message in pair.one.transcript("talk")] == list(range(1, 22))
 
 
-def test_only_writes_that_need_not_be_durable_skip_the_disk(
-    pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_writes_without_durability_skip_the_disk(pair: two_hosts.Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: dict[str, str] = {}
     begin = transaction.PostgresTransaction.begin
 

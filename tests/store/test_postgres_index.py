@@ -186,14 +186,11 @@ def test_both_databases_index_the_same_words() -> None:
     assert list(map(postgres_index.index_text, spaced)) == theirs
 
 
-def _document(seq: int, *said: str) -> query_parser.Document[list[str]]:
-    return query_parser.Document(seq, list(said), [["of", "neighbours"]], ["r1"], "o1")
-
-
 def test_very_long_word_and_posting_of_a_very_long_text_are_capped() -> None:
     assert postgres_index.index_text("x" * 500 + " ?! \0") == ["x" * 100]
     last = 2**19 + 5
-    (row,) = postgres_index.index_rows(1, [_document(255, *["gull"] * 20, *["x"] * last, "gull")], 0)
+    said = [*["gull"] * 20, *["x"] * last, "gull"]
+    (row,) = postgres_index.index_rows(1, [query_parser.Document(255, said, [["of", "others"]], ["r1"], "o1")], 0)
     word = row["words"].split().index("gull")
     numbers = [int(number) for number in row["places"].split()[word].strip("{}").split(",")]
     assert {number >> 23 for number in numbers} == {255}

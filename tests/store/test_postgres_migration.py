@@ -153,9 +153,7 @@ def test_tables_of_another_program_are_refused_and_left_alone(empty: str) -> Non
         assert connection.execute("SELECT to_regclass('sessions')").fetchone() == (None,)
 
 
-def test_changed_objects_are_recreated_at_the_next_open_and_logged(
-    made: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_changed_objects_are_recreated_at_open_and_logged(made: Connection, caplog: pytest.LogCaptureFixture) -> None:
     made.execute(
         "DROP TRIGGER tombstone_is_immutable ON tombstones; ALTER TABLE messages DISABLE TRIGGER message_is_counted"
     )
@@ -290,9 +288,7 @@ LACKING = {
 
 
 @pytest.mark.parametrize("change", LACKING)
-def test_role_that_cannot_run_the_store_is_refused_with_the_reason(
-    change: str, made: Connection, role: str, granted: str
-) -> None:
+def test_role_with_too_few_privileges_gets_the_reason(change: str, made: Connection, role: str, granted: str) -> None:
     made.execute(change.format(role=role, schema=_schema(made)))
     with pytest.raises(errors.StoreUnusable, match=LACKING[change]):
         SessionDB(granted)

@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import SessionDB, errors, reports
+from holdfast import SessionDB, errors
 from holdfast.salvage import page_reader, recovered_rows, salvage
 
 PAGE = 4096
@@ -94,10 +94,6 @@ def pages_of(path: Path, table: str) -> dict[int, bytes]:
     rows = connection.execute("SELECT pageno, pagetype FROM dbstat WHERE name = ?", (table,)).fetchall()
     connection.close()
     return dict(rows)
-
-
-def ranges(report: reports.SalvageReport) -> list[tuple[str | None, int | None, int | None]]:
-    return [(lost.conversation_id, lost.first_seq, lost.last_seq) for lost in report.lost if lost.first_seq is not None]
 
 
 # --- what goes over ------------------------------------------------------------------------------------------
@@ -209,7 +205,8 @@ def test_lost_message_summary_and_attachment_are_listed(damaged: Path, new: Path
     (picture,) = (path for path in Path(f"{damaged}.blobs").rglob("*") if path.is_file())
     picture.unlink()
     report = salvage.salvage(damaged, new)
-    assert (ranges(report), report.messages) == ([("two", 7, 7)], 83)
+    ranges = [(each.conversation_id, each.first_seq, each.last_seq) for each in report.lost if each.first_seq]
+    assert (ranges, report.messages) == ([("two", 7, 7)], 83)
     lost = [(each.what, each.conversation_id) for each in report.lost]
     assert ("the summary that opened session 2", "one") in lost
     assert [id_ for what, id_ in lost if picture.name in what] == ["one"]

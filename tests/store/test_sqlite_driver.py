@@ -40,9 +40,7 @@ def as_found(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("version", "accepted"), [("3.9", False), ("3.51.2", False), ("3.51.3", True), ("3.100.0", True)]
 )
-def test_sqlite_that_can_corrupt_a_wal_is_refused(
-    path: Path, version: str, accepted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_faulty_sqlite_is_refused(path: Path, version: str, accepted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apsw, "sqlite_lib_version", lambda: version)
     if accepted:
         SessionDB(path).close()
@@ -96,9 +94,7 @@ def test_link_and_file_are_one_store(path: Path, tmp_path: Path, db: SessionDB) 
 @pytest.mark.parametrize(
     ("how", "proc"), [("unlinked", True), ("renamed", True), ("replaced", True), ("replaced", False)]
 )
-def test_write_into_a_wal_that_is_not_at_its_path_is_repeated(
-    path: Path, how: str, proc: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_into_a_moved_wal_is_repeated(path: Path, how: str, proc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without /proc, the file is recognised by its inode."""
     if not proc:
         monkeypatch.setattr(wal_sync.Wal, "_read_link", lambda _: None)

@@ -58,8 +58,7 @@ NOT_REPEATED = [
 
 
 @pytest.mark.parametrize(
-    ("title", "text", "expected"),
-    [*((*each, True) for each in REPEATED), *((*each, False) for each in NOT_REPEATED)],
+    ("title", "text", "expected"), [*((*each, True) for each in REPEATED), *((*each, False) for each in NOT_REPEATED)]
 )
 def test_title_repeats_a_text_by_meaningful_words_only(title: str, text: str, expected: bool) -> None:
     assert titles.is_derived_from(title, titles.fold(text)) == expected
