@@ -137,9 +137,7 @@ async def test_process_with_a_killed_supervisor_is_gone_with_its_descendants(pro
     assert notice.endswith("> up")
 
 
-async def test_end_during_a_check_is_never_taken_for_a_loss(
-    program: BackgroundProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_end_during_a_check_is_not_a_loss(program: BackgroundProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     process = await program.start("while [ ! -e go ]; do sleep 0.05; done; exit 5")
     read, folder = supervisor_client.status, folder_of(process)
 

@@ -95,9 +95,7 @@ async def test_start_and_write_need_approval_and_kill_does_not(call: ToolCaller)
     assert len(await call.records.every("talk", False)) == 1
 
 
-async def test_input_is_a_risk_that_no_blanket_approval_covers(
-    call: ToolCaller, tmp_path: Path, db: AsyncSessionDB
-) -> None:
+async def test_input_is_covered_by_no_blanket_approval(call: ToolCaller, tmp_path: Path, db: AsyncSessionDB) -> None:
     """To a shell it is a command that no rule has checked."""
     await db.create_session("talk", source="test")
     call.gate = approvals.Approvals(db.permissions, yes=True).gate(lambda: "talk", lambda _: None)

@@ -49,13 +49,9 @@ def test_any_rules_match_the_same_files_as_git(top: list[str], below: list[str])
                     (root / each / name).touch()
         (root / ".gitignore").write_text("\n".join(top), encoding="utf-8")
         (root / "b" / ".gitignore").write_text("\n".join(below), encoding="utf-8")
-        assert list_by_walk(root) == list_by_git(root)
-
-
-def list_by_walk(root: Path) -> set[str]:
-    where = workspace.Workspace([str(root)])
-    walk = file_search.Walk(where, False, 60.0, lambda: False)
-    return {"/".join(found.path.parts) for found in walk.files(where.resolve("."))}
+        where = workspace.Workspace([str(root)])
+        walk = file_search.Walk(where, False, 60.0, lambda: False)
+        assert {"/".join(found.path.parts) for found in walk.files(where.resolve("."))} == list_by_git(root)
 
 
 def list_by_git(root: Path) -> set[str]:

@@ -43,9 +43,7 @@ def test_section_has_one_line_per_note_and_is_marked_as_information() -> None:
 
 
 @given(notes=st.lists(st.tuples(st.text(max_size=500), st.floats(1, 9)), max_size=60), seed=st.randoms())
-def test_section_of_any_notes_is_bounded_and_independent_of_their_order(
-    notes: list[tuple[str, float]], seed: Any
-) -> None:
+def test_section_of_any_notes_is_bounded_in_any_order(notes: list[tuple[str, float]], seed: Any) -> None:
     every = [make_note(number, text, at) for number, (text, at) in enumerate(notes, 1)]
     section = memory.prompt_section(every)
     seed.shuffle(every)

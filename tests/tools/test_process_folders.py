@@ -59,9 +59,7 @@ def test_folder_created_after_the_listing_is_kept_and_a_link_not_followed(tmp_pa
     assert (os.path.exists(folder), precious.exists()) == (False, True)
 
 
-def test_database_file_has_one_folder_and_in_memory_databases_share_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_database_has_one_folder_and_memory_databases_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     monkeypatch.chdir(tmp_path)

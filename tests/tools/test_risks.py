@@ -93,10 +93,8 @@ HARMLESS = [
     "python -W error script.py", "cat keys.py environment.py", "systemctl status sshd", "git config --get user.name",
 ]  # fmt: skip
 
-ALL_RISKY = [line for lines in (*RISKY.values(), *UNCLEAR.values()) for line in lines]
 
-
-@pytest.mark.parametrize("line", ALL_RISKY)
+@pytest.mark.parametrize("line", [line for lines in (*RISKY.values(), *UNCLEAR.values()) for line in lines])
 def test_risky_or_unclear_line_has_a_hint(line: str) -> None:
     assert risks.describe(line)[1]
 
@@ -158,9 +156,7 @@ def test_command_in_a_nesting_is_found(nesting: Callable[[str], str]) -> None:
 
 
 @given(st.lists(st.sampled_from(NESTINGS), max_size=5), st.sampled_from(["rm -rf /", "r\\m -rf '/'", "git push -f"]))
-def test_command_in_any_nestings_is_found_or_the_line_is_unread(
-    nestings: list[Callable[[str], str]], line: str
-) -> None:
+def test_command_in_any_nesting_is_found_or_the_line_unread(nestings: list[Callable[[str], str]], line: str) -> None:
     for nesting in nestings:
         line = nesting(line)
     assert is_found(line)

@@ -69,9 +69,7 @@ def test_startup_file_is_written_with_a_warning_and_a_git_file_never(tmp_path: P
         (("sub/objects/x",), "sub/refs/x"),
     ],
 )
-def test_file_of_a_bare_repository_is_written_with_a_warning(
-    tmp_path: Path, existing: tuple[str, ...], path: str
-) -> None:
+def test_bare_repository_file_is_written_with_a_warning(tmp_path: Path, existing: tuple[str, ...], path: str) -> None:
     for each in existing:
         (tmp_path / each).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / each).touch()

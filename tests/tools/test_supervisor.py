@@ -201,11 +201,7 @@ async def test_call_with_a_stopped_supervisor_can_be_cancelled(leash: Leash, tmp
 @pytest.mark.parametrize("kill", [os.kill, os.killpg])
 @pytest.mark.parametrize("attack", ["trap '' TERM", *(attack for attack in ATTACKS if "-9" not in attack)])
 def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
-    leash: Leash,
-    tmp_path: Path,
-    temporary_folder: Path,
-    attack: str,
-    kill: Callable[[int, int], None],
+    leash: Leash, tmp_path: Path, temporary_folder: Path, attack: str, kill: Callable[[int, int], None]
 ) -> None:
     """The program is stopped first, so that it cannot continue its supervisor."""
     command = (
@@ -226,9 +222,7 @@ def test_no_process_is_left_when_the_program_is_killed_after_an_attack(
     assert ATTACKS.get(attack) == "[killed]" or os.listdir(temporary_folder) == []
 
 
-async def test_supervisor_killed_before_it_reports_the_start_is_gone(
-    program: BackgroundProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_supervisor_killed_at_start_is_gone(program: BackgroundProgram, monkeypatch: pytest.MonkeyPatch) -> None:
     def build_argv(_: str, folder: str, *__: object, **___: object) -> list[str]:
         return ["sh", "-c", f"mkfifo {folder}/control; setsid sleep 1001 & exit 1"]
 
@@ -238,9 +232,7 @@ async def test_supervisor_killed_before_it_reports_the_start_is_gone(
     assert (await program.processes.wait(process, 20) or ("",))[0] == "gone"
 
 
-async def test_background_process_with_a_stopped_supervisor_can_be_killed(
-    program: BackgroundProgram, tmp_path: Path
-) -> None:
+async def test_process_with_a_stopped_supervisor_can_be_killed(program: BackgroundProgram, tmp_path: Path) -> None:
     # Starting resumes a supervisor that is stopped before it has reported the start.
     wait = "while [ ! -e started ]; do sleep 0.01; done"
     process = await program.start(f"setsid sleep 1001 & {wait}; kill -STOP $PPID; touch stopped; sleep 1000")

@@ -131,9 +131,7 @@ def test_link_created_after_the_check_is_not_followed(root: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "own file", "link"])
-def test_file_replaced_right_before_it_is_opened_is_refused(
-    root: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_file_replaced_before_it_is_opened_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     own = root.parent / "own"
     own.write_text(SECRET, encoding="utf-8")
     path, open_file = root / "a", os.open

@@ -116,14 +116,7 @@ EDIT = {"old_text": "a", "new_text": "b"}
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {},
-        {"edits": []},
-        {"edits": [{**EDIT, "more": 1}]},
-        {"edits": [EDIT], **EDIT},
-        {"edits": [EDIT] * 51},
-    ],
+    "wrong", [{}, {"edits": []}, {"edits": [{**EDIT, "more": 1}]}, {"edits": [EDIT], **EDIT}, {"edits": [EDIT] * 51}]
 )
 def test_invalid_edits_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     (tmp_path / "a").write_text("a", encoding="utf-8")
@@ -167,9 +160,7 @@ def test_impossible_change_is_refused(tmp_path: Path, path: str, content: str | 
         ("new", "x\ud800", "unpaired surrogates"),
     ],
 )
-async def test_special_or_read_only_file_is_not_changed_in_an_editor(
-    tmp_path: Path, name: str, text: str, reason: str
-) -> None:
+async def test_editor_writes_no_special_or_read_only_file(tmp_path: Path, name: str, text: str, reason: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "fixed").write_text("saved\n")

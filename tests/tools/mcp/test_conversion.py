@@ -93,9 +93,7 @@ def test_unusable_schema_is_refused(given: dict[str, Any], why: str) -> None:
         ("PROJECT", "0b5e9f6e-6f1c-4a53-9e53-0123456789ab", False),
     ],
 )
-def test_secret_is_redacted_by_name_or_form_and_other_values_in_errors_only(
-    name: str, value: str, is_secret: bool
-) -> None:
+def test_secrets_are_redacted_everywhere_and_other_values_in_errors(name: str, value: str, is_secret: bool) -> None:
     secrets = content.SecretFilter([(name, value)])
     for word in (value, value.rsplit(maxsplit=1)[-1]):
         assert secrets.redact(f"<{word}>") == ("<[redacted]>" if is_secret else f"<{word}>")
@@ -111,6 +109,5 @@ def test_short_values_are_left_and_longer_ones_redacted_first() -> None:
 def test_result_has_at_most_eight_images() -> None:
     picture = SimpleNamespace(type="image", mime_type="image/png", data=base64.b64encode(png()).decode())
     found = content.convert_result([picture] * 9, None, str)
-    assert isinstance(found, list)
     assert [part["type"] for part in found] == ["image"] * 8 + ["text"]
     assert found[8]["text"] == "[an image was left out: more than 8 images]"

@@ -58,10 +58,7 @@ async def test_refused_call_does_not_end_the_server(
 
 @pytest.mark.parametrize(
     ("status", "body"),
-    [
-        (404, None),
-        (400, {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}),
-    ],
+    [(404, None), (400, {"error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}})],
 )
 async def test_forgotten_session_is_opened_again(web: mcp_http_server.McpHttpServer, status: int, body: Any) -> None:
     async with running(web.config) as started:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import process_info
 from tests.support.mcp_servers import call, raw, running
 from tests.support.polling import until, until_async
 
@@ -17,10 +18,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="pr
 
 
 def is_gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
+    return not process_info.start_ticks(pid)
 
 
 async def test_server_that_ignores_its_end_is_killed_with_its_children(tmp_path: Path) -> None:
