@@ -52,8 +52,8 @@ SOUND: definitions.Definitions = {
     ],
 )  # fmt: skip
 def test_difference_is_reported(found: definitions.Definitions, reported: list[tuple[str, bool]]) -> None:
-    recorded = definitions.decode(definitions.encode(SOUND))
-    faults = definitions.find_faults(found, recorded, PARTS, newer=False, same_server=True)
+    assert definitions.decode(definitions.encode(SOUND)) == SOUND
+    faults = definitions.find_faults(found, SOUND, PARTS, newer=False, same_server=True)
     assert [(str(fault), fault.repairable) for fault in faults] == reported
 
 
