@@ -23,7 +23,7 @@ class Shell:
 
     def __init__(self, home: Path, port: int) -> None:
         self.home = home
-        binaries = next(postgres.binary_folders())
+        binaries = postgres.binary_folder()
         self._env = {
             "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
             "HOME": str(home),

@@ -22,7 +22,7 @@ from holdfast.agent import commands
 from holdfast.cli import program
 from holdfast.gateway.platforms.http import openapi
 from holdfast.model import providers
-from tests.support import cli_commands, facets
+from tests.support import documents, facets
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -79,7 +79,7 @@ def site(folder: Path) -> Site:
 
 
 def test_every_command_and_option_is_in_the_cli_reference(site: Site) -> None:
-    page, found = site["reference/cli.html"], cli_commands.commands()
+    page, found = site["reference/cli.html"], documents.commands()
     assert len(found) > 40
     paths = {"-".join(("holdfast", *path[:depth])) for path in found for depth in range(len(path) + 1)}
     assert paths - page.ids == set()

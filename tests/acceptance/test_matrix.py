@@ -20,13 +20,14 @@ from holdfast.gateway import gateway, platform, questions, routes
 from holdfast.gateway.platforms import plugins
 from holdfast.gateway.platforms.matrix import matrix_events, matrix_platform
 from holdfast.model import ScriptedModel
-from tests.support import agents, chat_services, image_files, matrix_server, platform_contract, platform_kills
+from tests.support import agents, image_files, matrix_server, platform_contract, platform_kills, postgres
 from tests.support.approvals import Shell, shell_reply
-from tests.support.chat_adapters import ChatAdapter
+from tests.support.chat_adapters import ChatAdapter, Service
 from tests.support.gateways import Gate, HeldModel, delivery, intercept, run_platform, wait_idle, wait_sent
-from tests.support.matrix_server import Account, Homeserver, Link, Person
+from tests.support.matrix_server import Account, Homeserver, Person
 from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
+from tests.support.postgres_proxy import Proxy
 
 MatrixPlatform, PNG = matrix_platform.MatrixPlatform, image_files.png()
 
@@ -89,9 +90,9 @@ class Matrix(ChatAdapter):
     options: ClassVar = {"draft_seconds": 0.05}
     room = other = ""
 
-    def __init__(self, link: Link, bot: Account, ann: Person, ben: Person) -> None:
-        server, address = link.server, {"homeserver": link.url, "invites": ["*"]}
-        super().__init__(chat_services.Service(server, address, {"token_env": bot.token}, bot.user_id, ann.user_id))
+    def __init__(self, server: Homeserver, link: Proxy, bot: Account, ann: Person, ben: Person) -> None:
+        address = {"homeserver": f"http://127.0.0.1:{link.port}", "invites": ["*"]}
+        super().__init__(Service(server, address, {"token_env": bot.token}, bot.user_id, ann.user_id))
         self._link, self._people, self._token = link, (ann, ben), bot.token
         self._position = f"/_matrix/client/v3/user/{bot.user_id}/account_data/{matrix_platform.POSITION}"
         self._first: dict[str, Any] = {}
@@ -133,11 +134,12 @@ class Matrix(ChatAdapter):
 
     async def disconnect(self, position: dict[str, Any] | None = None) -> None:
         refused = self._link.refused
-        self._link.cut()
+        self._link.refuse("", "")
+        self._link.reset()
         await until_async(lambda: self._link.refused > refused)
         if position is not None:
             await asyncio.to_thread(self.server.request, "PUT", self._position, position, self._token)
-        self._link.is_up = True
+        self._link.admit()
 
 
 class TestMatrix(platform_contract.PlatformContract, platform_contract.DraftContract):
@@ -146,8 +148,8 @@ class TestMatrix(platform_contract.PlatformContract, platform_contract.DraftCont
         self, server: Homeserver, bot: Account, ann: Person, ben: Person, monkeypatch: pytest.MonkeyPatch
     ) -> AsyncIterator[Matrix]:
         monkeypatch.setattr(gateway, "MIN_RESTART", 0.01)
-        async with Link(server).open() as link:
-            yield Matrix(link, bot, ann, ben)
+        with Proxy(postgres.Address("", server.port, "")) as link:
+            yield Matrix(server, link, bot, ann, ben)
 
     async def test_typing_is_shown_and_a_deleted_draft_is_replaced_by_a_new_message(
         self, chat: Matrix, bot: Account, ann: Person, db: AsyncSessionDB

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support import acp_editor, rpc_server_fuzzing
+from tests.support import acp_editor, rpc_fuzzing
 
 CALLS = 150
 CODES = {-32600, -32601, -32602, -32002}
 ODD: list[Any] = [
-    *rpc_server_fuzzing.ODD,
+    *rpc_fuzzing.ODD,
     [{"type": "smell"}],
     [{"type": "text"}],
     [{"type": "image", "data": "AAAA", "mimeType": "image/png"}],

@@ -15,7 +15,7 @@ from holdfast.store.blobs import files as blob_files
 from holdfast.tools.files import images
 from tests.support import agents
 from tests.support.image_files import png
-from tests.support.provider_apis import ANTHROPIC, OPENAI, Api
+from tests.support.provider_calls import ANTHROPIC, OPENAI, Api
 from tests.support.replay_server import Server
 
 PICTURE = png()

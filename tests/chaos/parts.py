@@ -33,7 +33,7 @@ from tests.faults import (
     steps,
     zygote,
 )
-from tests.support import memory_folders, postgres, postgres_proxy, rpc_fuzzing, rpc_server_fuzzing
+from tests.support import memory_folders, postgres, postgres_proxy, rpc_fuzzing
 
 KILLS, BATCH, SOME, WRITES = 200, 50, 10, 100
 PROCESSES = {"sqlite": 32, "postgres": 16}
@@ -100,7 +100,10 @@ def race(run: Run, dialect: str) -> None:
 
 
 def kill(run: Run, dialect: str) -> None:
-    """Kills at every point of every step, some at a time; in files also once before every write to the disk."""
+    """Kills at every point of every step, some at a time; in files also once before every write, and in creation."""
+    if dialect == "sqlite":
+        with run.expect("creation"):
+            kill_points.kill_creation(run.zygote, run.folder)
     for turn in range(0, KILLS, SOME):
         for name in run.shuffle(steps.STEPS):
             with run.expect(name):
@@ -128,12 +131,6 @@ def kill_maintenance(run: Run) -> None:
                     if turn == 0:
                         maintenance_kills.kill_between_writes(histories[0], act, WRITES)
                 run.progress(f"{turn + SOME} kills at each point of {act}")
-
-
-def kill_creation(run: Run) -> None:
-    """A store's first creation, killed before every write to the disk."""
-    with run.expect("creation"):
-        kill_points.kill_creation(run.zygote, run.folder)
 
 
 def fill_disk(run: Run) -> None:
@@ -261,7 +258,7 @@ def send_frames(run: Run) -> None:
             "lines": rpc_fuzzing.send_lines(run.chance, FRAMES),
             "heads": rpc_fuzzing.open_connections(run.chance, CONNECTIONS, valid_head=False),
             "connections": rpc_fuzzing.open_connections(run.chance, CONNECTIONS, valid_head=True),
-            "concurrent requests": rpc_server_fuzzing.send_concurrent_requests(run.chance, CALLS),
+            "concurrent requests": rpc_fuzzing.send_concurrent_requests(run.chance, CALLS),
         }
         for name, coroutine in series.items():
             with run.expect(name):
@@ -275,7 +272,6 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "races": partial(race, dialect="sqlite"),
     "kills": partial(kill, dialect="sqlite"),
     "keeping": kill_maintenance,
-    "creation": kill_creation,
     "disk": fill_disk,
     "interleavings": interleave,
     "random": partial(kill_at_any_time, dialect="sqlite"),

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import config, errors
 from holdfast.cli import config_check
-from tests.support import cli_commands
+from tests.support import documents
 from tests.support.cli_process import Configure, Holdfast, Run
 
 WRONG = """\
@@ -110,7 +110,7 @@ def test_mistakes_match_the_errors_of_loading(home: Path, configure: Configure, 
         config.load({"HOLDFAST_HOME": str(home)}, str(home))
 
 
-COMMANDS = {" ".join(command) for command in cli_commands.commands()}
+COMMANDS = {" ".join(command) for command in documents.commands()}
 NEED_NO_SETTINGS = {"config path", "config check", "config edit", "completion", "tour", "doctor"}
 
 

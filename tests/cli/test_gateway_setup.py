@@ -16,7 +16,7 @@ from holdfast import config, errors
 from holdfast.cli import settings_edit
 from holdfast.gateway.platforms import plugins
 from tests.support import cli_in_process, cli_process, pty_terminal, telegram_server
-from tests.support.chat_services import Service, open_service
+from tests.support.chat_adapters import Service, open_service
 from tests.support.cli_process import Configure, Holdfast
 
 SETTINGS = """\

@@ -13,7 +13,7 @@ import pytest
 import holdfast as package
 from holdfast import SessionDB
 from holdfast.cli import program
-from tests.support import cli_commands, cli_in_process, cli_process
+from tests.support import cli_in_process, cli_process, documents
 from tests.support.cli_process import Holdfast
 
 
@@ -45,7 +45,7 @@ def test_help_names_every_command(holdfast: Holdfast, words: str) -> None:
     done = holdfast(*words.split())
     assert (done.code, done.err) == (0, "")
     prefix = ("sessions",) if "sessions" in words else ()
-    named = {path[len(prefix)] for path in cli_commands.commands() if path[: len(prefix)] == prefix}
+    named = {path[len(prefix)] for path in documents.commands() if path[: len(prefix)] == prefix}
     assert [name for name in named if f"\n  {name} " not in done.out] == []
     assert prefix or "holdfast chat --help" in done.out
 
@@ -189,7 +189,7 @@ def test_command_loads_only_the_modules_it_uses(tmp_path: Path, words: str, expe
     assert "holdfast.cli.demo" not in modules or words.startswith("demo")
 
 
-@pytest.mark.parametrize("group", sorted({command[:-1] for command in cli_commands.commands()}), ids=" ".join)
+@pytest.mark.parametrize("group", sorted({command[:-1] for command in documents.commands()}), ids=" ".join)
 def test_help_loads_nothing_heavy(tmp_path: Path, group: tuple[str, ...]) -> None:
     code, modules = loaded_modules(tmp_path, *group, "--help")
     assert (code, modules & HEAVY) == (0, NOTHING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 from collections.abc import AsyncGenerator, Callable
@@ -11,13 +12,13 @@ from typing import Any
 from holdfast import AIAgent, AsyncSessionDB, content_parts, events, types
 from holdfast.agent import settings
 from holdfast.app import process_records
-from holdfast.compaction import base as compaction
+from holdfast.compaction.base import SummaryRequest
 from holdfast.model import ScriptedModel, base
 from holdfast.runtime import runtime
 from holdfast.store.db import SessionDB
 from tests.faults import zygote
 from tests.support import agents as stages
-from tests.support import messages
+from tests.support import compaction, messages
 
 TURN_OPERATIONS = ("acquire", "append", "release", "title", "model", "tool")
 COMPACTION_OPERATIONS = ("acquire", "budget", "commit", "release")
@@ -92,42 +93,35 @@ def take_turn(stage: zygote.Stage) -> dict[str, Any]:
     return {"exit": result.exit_reason, "answer": result.final_response}
 
 
-class Echo:
+def echo_model(window: int = 100_000) -> ScriptedModel:
     """Answers with the last thing the user said, if the question is there and nothing came between."""
 
-    name = "echo/model"
-    window = 100_000
-
-    async def stream(self, request: base.Request) -> AsyncGenerator[base.Delta, None]:
+    def answer(request: base.Request) -> list[base.Delta]:
         assert not messages.order_errors(request.messages)
         assert request.messages[-1].role == "user"
-        yield base.ContentDelta(f"re {content_parts.text(request.messages[-1].content)}")
-        yield base.FinishDelta("stop")
+        text = content_parts.text(request.messages[-1].content)
+        return [base.ContentDelta(f"re {text}"), base.FinishDelta("stop")]
 
-    async def close(self) -> None:
-        pass
+    return ScriptedModel(itertools.repeat(answer), name="echo/model", window=window)
 
 
-class Brief:
+def summarizer(calls: str = "", dies: bool = False) -> compaction.FakeSummarizer:
     """Says in short what must be kept, after a moment in which others may write.
 
     With a path, a byte is added to that file for every call, which then fails, or its process is killed.
     """
 
-    name = "brief"
-
-    def __init__(self, calls: str = "", dies: bool = False) -> None:
-        self._calls, self._dies = calls, dies
-
-    async def summarize(self, request: compaction.SummaryRequest) -> str:
+    async def summarize(request: SummaryRequest) -> str:
         await asyncio.sleep(0)
-        if self._calls:
-            with open(self._calls, "ab") as file:
+        if calls:
+            with open(calls, "ab") as file:
                 file.write(b".")
-            if self._dies:
+            if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise ZeroDivisionError
-        return "In short. " + " ".join(request.must_keep)
+        return compaction.brief_summary(request)
+
+    return compaction.FakeSummarizer(summarize)
 
 
 def fill(db: Any, conversation: str, exchanges: int, owner: str = "") -> None:
@@ -140,8 +134,8 @@ def fill(db: Any, conversation: str, exchanges: int, owner: str = "") -> None:
 
 def compact(stage: zygote.Stage) -> dict[str, Any]:
     """A task: one attempt, at the same moment as others."""
-    summarizer = Brief(stage.args.get("calls", ""), "dies" in stage.args)
-    given: dict[str, Any] = {"compaction": settings.CompactionSettings(summarizer=summarizer), "attempts": 1}
+    writer = summarizer(stage.args.get("calls", ""), "dies" in stage.args)
+    given: dict[str, Any] = {"compaction": settings.CompactionSettings(summarizer=writer), "attempts": 1}
     if stage.order.clock:
         given["clock"] = zygote.Clock(stage.order.clock)
 
@@ -177,7 +171,7 @@ def deliver_notice(stage: zygote.Stage) -> bool:
         async with AsyncSessionDB(stage.open()) as db:
 
             async def build(conversation_id: str) -> AIAgent:
-                return turn_agent(db, Echo(), conversation_id)
+                return turn_agent(db, echo_model(), conversation_id)
 
             async with runtime.Runtime(db, build) as run:
                 book = process_records.ProcessRecords(db, run.check_inbox)

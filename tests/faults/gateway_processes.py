@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import random
 import time
@@ -54,11 +53,6 @@ class Sent(msgspec.Struct, frozen=True):
     marked: bool
 
 
-def read_sent(path: Path) -> list[Sent]:
-    """Everything that was sent so far, in order."""
-    return [msgspec.convert(json.loads(line), Sent) for line in path.read_bytes().splitlines()] if path.exists() else []
-
-
 class FilePlatform(memory_platform.MemoryPlatform):
     """A platform that writes every message to a file."""
 
@@ -88,8 +82,8 @@ async def _run_gateway(stage: zygote.Stage) -> None:
     clock = zygote.Clock(stage.order.clock) if stage.order.clock else time.time
     async with AsyncSessionDB(stage.open(durability="process-crash")) as db, asyncio.timeout(PATIENCE):
         chat = FilePlatform(db, stage.args["sends"])
-        make = gateways.runtime_factory(db, echo := agent_processes.Echo(), summarizer=agent_processes.Brief())
-        echo.window = stage.args.get("window", echo.window)
+        model = agent_processes.echo_model(stage.args.get("window", 100_000))
+        make = gateways.runtime_factory(db, model, summarizer=agent_processes.summarizer())
         async with gateway.Gateway(
             db, make, [chat], settings=settings.GatewaySettings(grace=0.0), clock=clock
         ) as opened:
@@ -162,7 +156,8 @@ class Story:
                 log = db.transcript(str(route.conversation_id))
                 assert [(each.role, content_parts.text(each.content)) for each in log] == exchanges(updates)
                 replies |= {_check_update(db, each, log): each for each in updates}
-        _check_sends(read_sent(self.sends), replies)
+        sent = self.sends.read_bytes().splitlines() if self.sends.exists() else []
+        _check_sends([msgspec.json.decode(line, type=Sent) for line in sent], replies)
 
 
 def kill_at(story: Story, point: str, kills: int, most: int, names: Sequence[str] = NAMES) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
@@ -53,7 +53,7 @@ class World:
         assert (receipt.resumed, receipt.session_id) == (not was_live, self.talk.head.id), f"append of {uid}"
 
 
-Action = Callable[[World], None]
+Action = Callable[[World], object]
 
 
 class Actor(NamedTuple):
@@ -120,20 +120,14 @@ def _resume(world: World) -> None:
     assert (head.live, head.id) == (True, world.talk.head.id), "resume"
 
 
-def _undo(world: World) -> None:
-    store_model.do_both(world.talk.undo, lambda: world.db.undo_compaction(world.c))
+def _both(step: Callable[..., Any], call: Callable[..., Any], *args: int) -> Action:
+    return lambda world: store_model.do_both(lambda: step(world.talk, *args), lambda: call(world.db, world.c, *args))
 
 
-def _redo(world: World) -> None:
-    store_model.do_both(world.talk.redone, lambda: world.db.redo_compaction(world.c))
-
-
-def _hide(world: World) -> None:
-    store_model.do_both(lambda: world.talk.hide(3, 3), lambda: world.db.hide(world.c, 3, 3))
-
-
-def _show(world: World) -> None:
-    store_model.do_both(world.talk.show, lambda: world.db.show(world.c))
+_undo = _both(store_model.Talk.undo, SessionDB.undo_compaction)
+_redo = _both(store_model.Talk.redone, SessionDB.redo_compaction)
+_hide = _both(store_model.Talk.hide, SessionDB.hide, 3, 3)
+_show = _both(store_model.Talk.show, SessionDB.show)
 
 
 def _redact(world: World) -> None:

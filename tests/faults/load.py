@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from holdfast import errors, types
 from holdfast.store.db import SessionDB
 from tests.faults import checker, steps, zygote
@@ -65,10 +67,18 @@ def commit(
         db.commit_compaction(work, summary=summary, cut_seq=cut, child_id=child)
     except (errors.LeaseLost, errors.Superseded, errors.StoreBusy) as error:
         refusal = type(error).__name__
-        stage.record(checker.Committed(name, seen, child, cut, token, refused=refusal))
+        stage.record(msgspec.structs.replace(record, refused=refusal))
         return refusal
-    stage.record(checker.Committed(name, seen, child, cut, token, done=True))
+    stage.record(msgspec.structs.replace(record, done=True))
     return "done"
+
+
+def summarize_and_commit(stage: zygote.Stage, db: SessionDB, name: str, child: str, lease: types.Lease) -> str:
+    """Compact all but the last three messages of the conversation `c`."""
+    stage.record(checker.Summarized(name, "c", lease.token))
+    context = db.context("c", upto=lease.snapshot.last_seq)
+    cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
+    return commit(stage, db, name, lease, child, cut, checker.summarize(context, cut))
 
 
 def compact(stage: zygote.Stage) -> str:
@@ -251,10 +261,7 @@ def compact_on(stage: zygote.Stage) -> int:
             try:
                 lease = grant(stage, db, "c", name)
                 if lease is not None:
-                    context = db.context("c", upto=lease.snapshot.last_seq)
-                    cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
-                    summary = checker.summarize(context, cut)
-                    commit(stage, db, name, lease, f"c-{name}-{number}", cut, summary)
+                    summarize_and_commit(stage, db, name, f"c-{name}-{number}", lease)
             except (errors.StoreUnreachable, errors.StoreBusy):
                 continue
     return number

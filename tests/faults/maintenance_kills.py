@@ -88,10 +88,6 @@ def populate_folder(stage: zygote.Stage) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _prune(db: SessionDB, folder: Path) -> None:
-    db.admin.prune(db.admin.plan_prune(older_than_days=0), folder / "archive.jsonl")
-
-
 def _delete(db: SessionDB, _: Path) -> None:
     if db.get_session("two"):
         db.delete_conversation("two")
@@ -108,10 +104,6 @@ def _redact(db: SessionDB, _: Path) -> None:
 def _import(db: SessionDB, folder: Path) -> None:
     report = db.admin.import_from(folder / "incoming.jsonl")
     assert (report.ok, report.lost_blobs) == (True, ())
-
-
-def _salvage(_: SessionDB | None, folder: Path) -> None:
-    salvage.run(str(folder / "store.db"), str(folder / "new.db"))
 
 
 class Act(NamedTuple):
@@ -131,7 +123,10 @@ ACTS = {
     "backup": Act(("backup", "blob"), lambda db, folder: db.admin.backup(folder / "copies" / "copy.db")),
     "backup_if_due": Act(("backup", "blob", "claim"), lambda db, folder: db.admin.backup_if_due(folder / "due", 24, 2)),
     "restore": Act(("restore", "blob"), lambda db, folder: db.admin.restore(folder / "copies" / "copy.db")),
-    "prune": Act(("prune", "blob", "forget"), _prune),
+    "prune": Act(
+        ("prune", "blob", "forget"),
+        lambda db, folder: db.admin.prune(db.admin.plan_prune(older_than_days=0), folder / "archive.jsonl"),
+    ),
     "delete": Act(("delete", "forget", "collect", "scrub"), _delete, removes=True),
     "redact": Act(("redact", "forget", "collect", "scrub"), _redact, removes=True),
     "shrink": Act(("shrink",), lambda db, _: db.admin.shrink()),
@@ -139,7 +134,11 @@ ACTS = {
     "put": Act(("blob",), lambda db, _: db.blobs.put(b"another picture")),
     "export": Act(("export", "blob"), lambda db, folder: db.admin.export_to(folder / "out.jsonl")),
     "import": Act(("import", "blob"), _import, piecemeal=True),
-    "salvage": Act(("salvage", "blob"), _salvage, apart=True),
+    "salvage": Act(
+        ("salvage", "blob"),
+        lambda _, folder: salvage.run(str(folder / "store.db"), str(folder / "new.db")),
+        apart=True,
+    ),
 }
 
 
@@ -197,10 +196,10 @@ def contents(folder: Path) -> Parts:
     due = sorted((folder / "due").glob("*.db")) if (folder / "due").exists() else []
     return {
         **found,
-        "copy": _copy(folder / "copies" / "copy.db"),
-        "due": [_copy(path) for path in due],
-        "archive": _archive(folder / "archive.jsonl"),
-        "export": _archive(folder / "out.jsonl"),
+        "copy": _content(folder / "copies" / "copy.db", "restore"),
+        "due": [_content(path, "restore") for path in due],
+        "archive": _content(folder / "archive.jsonl", "import_from"),
+        "export": _content(folder / "out.jsonl", "import_from"),
         "salvaged": _salvaged(folder / "new.db"),
     }
 
@@ -208,26 +207,18 @@ def contents(folder: Path) -> Parts:
 _read: dict[object, Any] = {}
 
 
-def _content(path: Path, read: Callable[[SessionDB, Path], Any]) -> Any:
-    """The content of a backup or an export. Files with the same bytes and attachments are read once."""
+def _content(path: Path, read: str) -> Any:
+    """The content of a backup or an export, read by a method. Equal files with equal attachments are read once."""
     if not path.exists():
         return None
     attachments = frozenset(each.name for each in Path(f"{path}.blobs").rglob("*"))
     key = blake2b(path.read_bytes()).digest(), attachments
     if key not in _read:
         with SessionDB(":memory:") as db:
-            assert read(db, path).lost_blobs == ()
+            assert getattr(db.admin, read)(path).lost_blobs == ()
             assert db.admin.fsck().ok
             _read[key] = exported(db)
     return _read[key]
-
-
-def _copy(path: Path) -> Any:
-    return _content(path, lambda db, path: db.admin.restore(path))
-
-
-def _archive(path: Path) -> Any:
-    return _content(path, lambda db, path: db.admin.import_from(path))
 
 
 def _salvaged(path: Path) -> Any:

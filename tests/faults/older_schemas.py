@@ -40,9 +40,7 @@ OF_ACTS = tuple(re.findall(rf"INDEX (\w+) ON (?:{'|'.join(ACTS)}) ", queries.sch
 
 OLDER: dict[str, Older] = {
     "no redaction of messages": Older(columns=(("messages", "redacted_at"),), indexes=("messages_redacted",)),
-    "no mark of activity": Older(columns=(("conversations", "active_slot"),), indexes=("conversations_by_activity",)),
     "no metadata": Older(columns=(("conversations", "metadata"),)),
-    "no hides": Older(tables=("hides",)),
     "no acts": Older(tables=(*MAIL, *ACTS), indexes=(*OF_MAIL, *OF_ACTS), triggers=(TAKES_MAIL,)),
     "no index": Older(indexes=("conversations_by_origin", "routes_by_conversation")),
     "no triggers": Older(triggers=ALL_TRIGGERS),

@@ -16,16 +16,12 @@ from tests.support import polling, two_hosts
 CallOf = Callable[[SessionDB, str, types.Lease], Any]
 
 
-def _append(db: SessionDB, c: str, _: types.Lease) -> Any:
-    return db.append_message(c, role="user", content="new", uid=f"{c}:new")
-
-
 def _append_batch(db: SessionDB, c: str, _: types.Lease) -> Any:
     return db.append_messages(c, [{"role": "user", "content": uid, "uid": f"{c}:{uid}"} for uid in ("new", "newer")])
 
 
 CALLS: dict[str, CallOf] = {
-    "append": _append,
+    "append": lambda db, c, _: db.append_message(c, role="user", content="new", uid=f"{c}:new"),
     "append_batch": _append_batch,
     "acquire": lambda db, c, _: db.acquire_lease(c, "compact", "other"),
     "renew": lambda db, c, lease: db.renew_lease(lease),
@@ -77,11 +73,12 @@ class Overlap:
     def _outcome(self, c: str, answers: list[Any]) -> str:
         return f"{answers} {steps.observe(self.pair.one, c)}"
 
-    def _in_order(self, first: str, second: str, *, is_reversed: bool) -> str:
+    def _in_order(self, first: str, second: str, step: int) -> str:
+        """Make the second call before the first if the step is negative."""
         c, clients = self._begin()
         calls = list(zip(clients, (first, second), strict=True))
-        answers = [Call(partial(client, name)).outcome() for client, name in calls[:: -1 if is_reversed else 1]]
-        return self._outcome(c, [_answer(each) for each in answers[:: -1 if is_reversed else 1]])
+        answers = [_answer(Call(partial(client, name)).outcome()) for client, name in calls[::step]]
+        return self._outcome(c, answers[::step])
 
     def play(self, first: str, second: str) -> list[str]:
         """The problems of two calls that overlap."""
@@ -107,7 +104,7 @@ class Overlap:
             fault_points.hook = None
             go.set()
         found, outcome = checker.verify(self.pair.one, also=[c], fsck=False), self._outcome(c, answers)
-        serial = [self._in_order(first, second, is_reversed=order) for order in (False, True)]
+        serial = [self._in_order(first, second, step) for step in (1, -1)]
         if outcome not in serial:
             found.append(f"{outcome} is neither of {serial}")
         return [f"{first} and then {second}: {problem}" for problem in found]

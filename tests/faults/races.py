@@ -54,19 +54,12 @@ def _compact_and_append(stage: zygote.Stage, db: SessionDB, number: int) -> str:
         stage.args["asked"] = sent[-1].session_id if sent[-1] and number % 3 else "c"
         return "sent" if all(sent) else "lost"
     lease = load.grant(stage, db, "c", name)
-    return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
+    return load.summarize_and_commit(stage, db, name, f"c-{name}", lease) if lease else "Busy"
 
 
 def _check_compactions(db: SessionDB, number: int, results: Results) -> None:
     # Only compactors change the head, so a process that had the lease in time could commit.
     assert {"done"} <= set(results) <= {"done", "Busy", "sent"}, results
-
-
-def _summarize_and_commit(stage: zygote.Stage, db: SessionDB, name: str, lease: types.Lease) -> str:
-    stage.record(checker.Summarized(name, "c", lease.token))
-    context = db.context("c", upto=lease.snapshot.last_seq)
-    cut = max(context.cut_seq, lease.snapshot.last_seq - 3)
-    return load.commit(stage, db, name, lease, f"c-{name}", cut, checker.summarize(context, cut))
 
 
 def _compact_with_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
@@ -76,7 +69,7 @@ def _compact_with_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:
     stage.barrier.wait()
     lease = load.grant(stage, db, "c", name)
     stage.barrier.wait()
-    return _summarize_and_commit(stage, db, name, lease) if lease else "Busy"
+    return load.summarize_and_commit(stage, db, name, f"c-{name}", lease) if lease else "Busy"
 
 
 def _compact_without_lease(stage: zygote.Stage, db: SessionDB, number: int) -> str:

@@ -25,8 +25,7 @@ from holdfast.gateway.platforms.http import callbacks, requests, server, signatu
 from holdfast.model import ScriptedModel
 from tests.support import gateways
 from tests.support.approvals import Shell, shell_reply
-from tests.support.http_gateway import client_of, error_of
-from tests.support.http_hooks import BODY, SECRET, hook, open_hooks
+from tests.support.http_gateway import BODY, SECRET, client_of, error_of, hook, open_hooks
 
 
 async def test_repeated_delivery_is_one_message_and_its_reply_is_kept(db: AsyncSessionDB) -> None:

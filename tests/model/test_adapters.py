@@ -13,8 +13,7 @@ from holdfast import errors, types
 from holdfast.model import base
 from holdfast.model.anthropic import adapter as anthropic
 from holdfast.model.openai import adapter as openai
-from tests.support.provider_apis import ANTHROPIC, KEY, OPENAI, Api
-from tests.support.provider_calls import REQUEST, collect
+from tests.support.provider_calls import ANTHROPIC, KEY, OPENAI, REQUEST, Api, collect
 from tests.support.replay_server import Answer, Asked, Server, events, refusal
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import AsyncSessionDB, types
 from holdfast.rpc_server import session_info, wire_types
-from tests.support import rpc_client, rpc_server_fuzzing
+from tests.support import rpc_client, rpc_fuzzing
 from tests.support.compaction import fill
 from tests.support.rpc_client import IMAGE, Harness, RpcClient
 
@@ -189,4 +189,4 @@ async def test_number_of_sessions_is_limited() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_any_requests_get_typed_responses_and_accepted_prompts_one_end(seed: int) -> None:
-    await rpc_server_fuzzing.send_concurrent_requests(random.Random(seed), 150)
+    await rpc_fuzzing.send_concurrent_requests(random.Random(seed), 150)

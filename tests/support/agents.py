@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import msgspec
+
 from holdfast import AIAgent, AsyncSessionDB, SessionDB, errors, events, types
 from holdfast.agent import settings
 from holdfast.model import ScriptedModel, base
@@ -74,32 +76,26 @@ class ModelChoice:
             self.chosen[conversation_id] = self.chosen[origin]
 
 
-GROUPS: dict[str, tuple[type, dict[str, str]]] = {
-    "compaction": (
-        settings.CompactionSettings,
-        {name: name for name in ("summarizer", "background", "hooks", "meter")} | {"compaction_policy": "policy"},
-    ),
-    "memory": (settings.MemorySettings, {"remembers": "enabled", "reviews": "review", "memory": "text"}),
-    "conversation": (
-        settings.ConversationSettings,
-        {name: name for name in ("source", "owner", "route", "title", "folder")} | {"keep_folder": "record_folder"},
-    ),
-    "turns": (
-        settings.TurnSettings,
-        {"patience": "wait_seconds", "lease_ttl": "lease_ttl_seconds", "quiet": "quiet"},
-    ),
+GROUPS: dict[str, type[msgspec.Struct]] = {
+    "compaction": settings.CompactionSettings,
+    "memory": settings.MemorySettings,
+    "conversation": settings.ConversationSettings,
+    "turns": settings.TurnSettings,
 }
+SHORT_NAMES = {
+    "compaction_policy": "policy", "remembers": "enabled", "reviews": "review", "memory": "text",
+    "keep_folder": "record_folder", "patience": "wait_seconds", "lease_ttl": "lease_ttl_seconds",
+    "approvals": "permissions", "more_tools": "tool_source",
+}  # fmt: skip
 
 
 def agent(db: AsyncSessionDB | SessionDB, model: base.Model, **given: Any) -> AIAgent:
-    """An agent without retries; its settings are given by their short names, without their groups."""
+    """An agent without retries; its settings are given without their groups, some by short names."""
+    left = {SHORT_NAMES.get(name, name): value for name, value in given.items()}
     grouped: dict[str, Any] = {}
-    for group, (kind, names) in GROUPS.items():
-        chosen = {name: given.pop(short) for short, name in names.items() if short in given}
-        grouped[group] = kind(**chosen)
-    renamed = {"approvals": "permissions", "more_tools": "tool_source"}
-    others = {renamed.get(name, name): value for name, value in given.items()}
-    return AIAgent(model, db=db, attempts=1, **grouped, **others)
+    for group, kind in GROUPS.items():
+        grouped[group] = kind(**{name: left.pop(name) for name in kind.__struct_fields__ if name in left})
+    return AIAgent(model, db=db, attempts=1, **grouped, **left)
 
 
 def calls(*names: str, **arguments: str) -> base.Reply:

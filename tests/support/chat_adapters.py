@@ -1,4 +1,4 @@
-"""The chat services behind one interface, for tests of what every platform guarantees."""
+"""The chat services on loopback, each with the settings and secrets that connect to it, behind one interface."""
 
 from __future__ import annotations
 
@@ -6,15 +6,50 @@ import html
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from email import utils
-from email.message import EmailMessage
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from holdfast.gateway import platform, routes
 from holdfast.gateway.platforms import plugins, slack
 from holdfast.gateway.platforms.email import inbound_mail
 from holdfast.gateway.platforms.telegram import updates
-from tests.support import chat_services, discord_server, email_server, telegram_server
+from tests.support import discord_server, email_server, slack_server, telegram_server
 from tests.support.polling import until_async
+
+
+class Service(NamedTuple):
+    """A running service. `secrets` are the right answers to the questions of the setup, by setting."""
+
+    server: Any
+    address: dict[str, Any]
+    secrets: dict[str, str]
+    account: str
+    sender: str
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The settings, in which each variable has the name of its setting."""
+        return {**self.address, **{name: name for name in self.secrets}}
+
+
+@asynccontextmanager
+async def open_service(name: str) -> AsyncIterator[Service]:
+    if name == "telegram":
+        async with telegram_server.serve() as api:
+            secrets = {"token_env": telegram_server.TOKEN}
+            yield Service(api, {"api_url": api.url}, secrets, "@Holdfast_bot", "42")
+    elif name == "discord":
+        async with discord_server.serving() as server:
+            secrets = {"token_env": discord_server.TOKEN}
+            yield Service(server, {"api_url": f"{server.url}/api/v10"}, secrets, "Holdfast", str(discord_server.ANN))
+    elif name == "email":
+        async with email_server.MailServer().run() as server:
+            table = {key: value for key, value in server.settings().items() if key != "password_env"}
+            secrets = {"password_env": email_server.PASSWORD}
+            yield Service(server, table, secrets, email_server.AGENT, email_server.ANN)
+    else:
+        async with slack_server.SlackServer().run() as workspace:
+            secrets = {"bot_token_env": slack_server.BOT_TOKEN, "app_token_env": slack_server.APP_TOKEN}
+            yield Service(workspace, {"api_url": f"{workspace.url}/api/"}, secrets, "holdfast in Harbour", "U1")
 
 
 class ChatAdapter:
@@ -31,8 +66,8 @@ class ChatAdapter:
     acknowledges = keeps_order = True
     repeated: ClassVar[dict[str, list[str]]] = {}
 
-    def __init__(self, service: chat_services.Service) -> None:
-        self.server, self.service = service.server, service
+    def __init__(self, service: Service) -> None:
+        self.server, self.service, self._said = service.server, service, list[Any]()
 
     @property
     def owner(self) -> str:
@@ -79,7 +114,13 @@ class ChatAdapter:
         return True
 
     async def repeat(self) -> None:
-        """Deliver all messages again."""
+        """Deliver all messages again, and wait until they are confirmed."""
+        for each in self._said:
+            await self.deliver_again(each)
+        await until_async(lambda: not self.is_pending())
+
+    async def deliver_again(self, said: Any) -> None:
+        raise NotImplementedError
 
     async def disconnect(self) -> None:
         """Break the connection of the bot."""
@@ -89,10 +130,6 @@ class Telegram(ChatAdapter):
     name, route = "telegram", "agent:main:telegram:dm:42"
     repeated: ClassVar = {"gateway.sent@1": ["…"], "gateway.sent@3": ["A"], "gateway.sent@4": ["B"]}
     options: ClassVar = {"draft_seconds": 0.01}
-
-    def __init__(self, service: chat_services.Service) -> None:
-        super().__init__(service)
-        self._said = list[dict[str, Any]]()
 
     async def say(self, text: str, *, by_ben: bool = False) -> str:
         ben = {"id": 43, "is_bot": False, "first_name": "Ben"}
@@ -109,10 +146,8 @@ class Telegram(ChatAdapter):
     def is_pending(self) -> bool:
         return bool(self.server.confirmed < 1_000 + len(self.server.updates))
 
-    async def repeat(self) -> None:
-        for each in self._said:
-            await self.server.update(message=each)
-        await until_async(lambda: not self.is_pending())
+    async def deliver_again(self, said: Any) -> None:
+        await self.server.update(message=said)
 
     async def disconnect(self) -> None:
         conflict = telegram_server.BotError(409, "Conflict: terminated")
@@ -157,10 +192,6 @@ class Slack(ChatAdapter):
     repeated: ClassVar = {"gateway.sent@3": ["A"], "gateway.sent@4": ["B"]}
     options: ClassVar = {"ping_seconds": 0.5, "draft_seconds": 0.05}
 
-    def __init__(self, service: chat_services.Service) -> None:
-        super().__init__(service)
-        self._said = list[dict[str, Any]]()
-
     def load(self) -> platform.Platform:
         loaded = super().load()
         assert isinstance(loaded, slack.Slack)
@@ -186,10 +217,8 @@ class Slack(ChatAdapter):
     def is_pending(self) -> bool:
         return bool(self.server.pending)
 
-    async def repeat(self) -> None:
-        for each in self._said:
-            await self.server.deliver(each, retry=1)
-        await until_async(lambda: not self.is_pending())
+    async def deliver_again(self, said: Any) -> None:
+        await self.server.deliver(said, retry=1)
 
     async def disconnect(self) -> None:
         old = self.server.sockets[:]
@@ -201,9 +230,9 @@ class Email(ChatAdapter):
     name = "email"
     repeated: ClassVar = {"gateway.sent@1": ["Here they are.", "A", "B"]}  # With the same id, as mail programs expect.
 
-    def __init__(self, service: chat_services.Service) -> None:
+    def __init__(self, service: Service) -> None:
         super().__init__(service)
-        self._first, self._said = utils.make_msgid(domain="example.org"), list[EmailMessage]()
+        self._first = utils.make_msgid(domain="example.org")
         self.route = f"agent:main:email:dm:ann%40example.org:{inbound_mail.digest(self._first)}"
 
     async def say(self, text: str, *, by_ben: bool = False) -> str:
@@ -224,10 +253,8 @@ class Email(ChatAdapter):
     def is_pending(self) -> bool:
         return not self.server.is_read()
 
-    async def repeat(self) -> None:
-        for each in self._said:
-            self.server.deliver(each)
-        await until_async(self.server.is_read)
+    async def deliver_again(self, said: Any) -> None:
+        self.server.deliver(said)
 
     async def disconnect(self) -> None:
         """Break both connections: a mail is not marked as read, and one is not sent."""
@@ -241,5 +268,5 @@ ADAPTERS: dict[str, type[ChatAdapter]] = {each.name: each for each in (Telegram,
 @asynccontextmanager
 async def open_chat(name: str) -> AsyncIterator[ChatAdapter]:
     """Run a service, and yield its adapter."""
-    async with chat_services.open_service(name) as service:
+    async with open_service(name) as service:
         yield ADAPTERS[name](service)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -122,21 +123,13 @@ def nothing_changes(db: SessionDB) -> Iterator[None]:
 def at_once(*calls: Callable[[], T]) -> list[T | errors.HoldfastError]:
     """Run calls in threads that start at one barrier; return their results and Holdfast errors."""
     barrier = threading.Barrier(len(calls))
-    outcomes: list[Any] = [None] * len(calls)
 
-    def run(index: int, call: Callable[[], T]) -> None:
+    def run(call: Callable[[], T]) -> T | errors.HoldfastError:
         barrier.wait()
         try:
-            outcomes[index] = call()
-        except BaseException as error:
-            outcomes[index] = error
+            return call()
+        except errors.HoldfastError as error:
+            return error
 
-    threads = [threading.Thread(target=run, args=item) for item in enumerate(calls)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, errors.HoldfastError):
-            raise outcome
-    return outcomes
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))

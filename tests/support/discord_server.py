@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from aiohttp import web
+from aiohttp import test_utils, web
 
 TOKEN = "bot-token"
 BOT, ANN, BEN = 900, 11, 12
@@ -352,13 +352,11 @@ async def serving() -> AsyncIterator[DiscordServer]:
     app.router.add_get("/gateway", server.gateway)
     app.router.add_get("/cdn/{name}", server.cdn)
     app.router.add_route("*", "/api/v10/{path:.*}", server.rest)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    listening = test_utils.TestServer(app)
+    await listening.start_server(shutdown_timeout=0.1)
+    server.url = str(listening.make_url("")).rstrip("/")
     try:
         yield server
     finally:
         await server.disconnect(forget=True)
-        await runner.cleanup()
+        await listening.close()

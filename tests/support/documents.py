@@ -1,4 +1,4 @@
-"""Commands and blocks of the documentation.
+"""Commands of the program, and commands and blocks of the documentation.
 
 A console block is a part of one shell session: the lines after a `$` are commands, the others their output. `…` in a
 line stands for any text, `…` alone for any lines.
@@ -17,6 +17,19 @@ from holdfast.cli import program
 
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def commands(
+    group: click.Group = program.program, prefix: tuple[str, ...] = ()
+) -> dict[tuple[str, ...], click.Command]:
+    """Return each command by its words, such as `sessions list`, without groups."""
+    context, found = click.Context(group), dict[tuple[str, ...], click.Command]()
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        path = (*prefix, name)
+        found |= commands(command, path) if isinstance(command, click.Group) else {path: command}
+    return found
 
 
 def blocks(page: Path, kind: str) -> Iterator[str]:

@@ -179,15 +179,13 @@ class MailServer:
                     del self.lost_commands[0]
                     break
                 self.commands.append(command.partition(" ")[0] if command.startswith("LOGIN") else command)
-                writer.write(self._answer(command) + f"{tag} {self._status(command)}\r\n".encode())
+                is_wrong = command.startswith("LOGIN") and PASSWORD not in command
+                status = "NO [AUTHENTICATIONFAILED] Wrong password" if is_wrong else "OK done"
+                writer.write(self._answer(command) + f"{tag} {status}\r\n".encode())
                 await writer.drain()
         self.idle.discard(writer)
         self._writers.discard(writer)
         writer.close()
-
-    def _status(self, command: str) -> str:
-        is_wrong = command.startswith("LOGIN") and PASSWORD not in command
-        return "NO [AUTHENTICATIONFAILED] Wrong password" if is_wrong else "OK done"
 
     def _answer(self, command: str) -> bytes:
         if command == "CAPABILITY":

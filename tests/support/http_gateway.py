@@ -1,27 +1,32 @@
-"""A gateway with an HTTP platform, and a client of it in the same process."""
+"""A gateway with an HTTP platform or webhooks, and a client of it in the same process, which signs its deliveries."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 
-from holdfast import AsyncSessionDB, types
+from holdfast import AsyncSessionDB, content_parts, types
 from holdfast.gateway import gateway
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
-from holdfast.gateway.platforms.http import http_platform
+from holdfast.gateway.platforms.http import http_platform, signatures, webhooks
 from holdfast.model import base as models
+from holdfast.tools import base as tools_port
 from tests.support import gateways, memory_platform
 
 TOKENS = {"token-of-ann-0123456789": "ann", "token-of-bob-0123456789": "bob"}
 ANN, BOB = ({"authorization": f"Bearer {token}"} for token in TOKENS)
 PATH = "/v1/chat/completions"
+SECRET = "a-secret-of-some-length"
+BODY = b'{"text": "It broke."}'
 
 
 @dataclasses.dataclass
@@ -72,6 +77,50 @@ async def open_web(
         yield Web(opened, platform, client)
 
 
+def hook(secret: str = SECRET, **given: Any) -> webhooks.HookConfig:
+    return webhooks.HookConfig(secret, gateway_settings.Hook("SECRET", **given))
+
+
+class Hooks(NamedTuple):
+    """A gateway with webhooks, and a client of it."""
+
+    client: httpx2.AsyncClient
+    chat: memory_platform.MemoryPlatform
+    platform: http_platform.HttpPlatform
+    gateway: gateway.Gateway
+
+    async def post(
+        self, body: bytes = BODY, name: str = "build", id: str = "", headers: Mapping[str, str] = {}
+    ) -> httpx2.Response:
+        signed = signatures.sign(SECRET, id or hashlib.sha256(body).hexdigest(), body, time.time())
+        sent = {"content-type": "application/json", **signed, **headers}
+        return await self.client.post(f"/hooks/{name}", content=body, headers=sent)
+
+    async def fetch(self, number: int) -> httpx2.Response:
+        signed = signatures.sign(SECRET, "fetch", str(number).encode(), time.time())
+        return await self.client.get(f"/hooks/build/{number}", headers=signed)
+
+
+@asynccontextmanager
+async def open_hooks(
+    db: AsyncSessionDB,
+    model: models.Model,
+    checks: Sequence[gateway_platform.AdmissionCheck] = (),
+    tools: Sequence[tools_port.Tool] = (),
+    **hooks: webhooks.HookConfig,
+) -> AsyncIterator[Hooks]:
+    receiver = webhooks.Webhooks(db, hooks)
+    platform = http_platform.HttpPlatform(db, tokens=TOKENS, hooks=receiver)
+    platforms = [memory_platform.MemoryPlatform(), receiver, platform]
+    async with (
+        gateways.open_gateway(db, model, platforms=platforms, checks=checks, tools=tools) as (opened, chat),
+        client_of(platform) as client,
+    ):
+        while receiver.handler is None:
+            await asyncio.sleep(0)
+        yield Hooks(client, chat, platform, opened)
+
+
 async def refuse_bob(incoming: gateway_platform.Incoming, _: str) -> gateway_platform.AdmissionResult:
     return gateway_platform.AdmissionResult(incoming.sender != "bob")
 
@@ -104,8 +153,7 @@ def streamed_text(answered: httpx2.Response) -> str:
 
 def message_words(message: types.Message) -> str:
     """Return the text of a message without the notes of the gateway."""
-    content = message.content
-    return content if isinstance(content, str) else "".join(each["text"] for each in content if each["type"] == "text")
+    return content_parts.text(message.content)
 
 
 def echo(request: models.Request) -> str:

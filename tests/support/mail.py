@@ -7,16 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast import SessionDB, errors, types
-from holdfast.store.transfer import copy_tables
-from tests.support import conversations
+from tests.support import consistency, conversations
 
 ROUTE = "agent:main:far:dm:1"
 CLAIM = f"route:{ROUTE}"
-TABLES = [
-    table
-    for table in copy_tables.COPY_TABLES
-    if table.name in ("arrivals", "outbox", "people", "strangers", "lockouts", "links")
-]
 
 
 def new(key: str = "1", text: str = "hello", **more: Any) -> types.NewInboundMessage:
@@ -57,15 +51,11 @@ def again(db: SessionDB, arrival: types.InboundMessage) -> types.InboundMessage:
     return found
 
 
-def everything(db: SessionDB) -> object:
-    return [db.driver.read(lambda tx, table=table: list(table.rows(tx))) for table in TABLES]
-
-
 @contextlib.contextmanager
 def nothing_changes(db: SessionDB) -> Iterator[None]:
-    before = everything(db)
+    before = consistency.rows(db)
     yield
-    assert everything(db) == before
+    assert consistency.rows(db) == before
 
 
 def correspond(db: SessionDB) -> None:

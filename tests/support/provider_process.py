@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+
+from anyio import from_thread
 
 from tests.support import replay_server
 
@@ -28,24 +28,9 @@ class Provider(NamedTuple):
 @contextmanager
 def serve(*answers: replay_server.Answer) -> Iterator[Provider]:
     """Give these answers in their order, the last one again and again."""
-    ready, ended = threading.Event(), asyncio.Event()
-    loop, found = asyncio.new_event_loop(), list[Provider]()
-
-    async def run() -> None:
-        async with replay_server.Server(*answers) as server:
-            found.append(Provider(server.url, server.asked))
-            ready.set()
-            await ended.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
-    thread.start()
-    assert ready.wait(60)
-    try:
-        yield found[0]
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-        thread.join(60)
-        loop.close()
+    opening = replay_server.Server(*answers)
+    with from_thread.start_blocking_portal() as portal, portal.wrap_async_context_manager(opening) as server:
+        yield Provider(server.url, server.asked)
 
 
 def reply(*words: str, finish: str = "stop") -> replay_server.Answer:

@@ -24,6 +24,7 @@ from holdfast.gateway.platforms.http import server
 TOKEN = "123456:AAF-secret-token-of-the-bot"
 ME = {"id": 99, "is_bot": True, "first_name": "Holdfast", "username": "Holdfast_bot"}
 ANN = {"id": 42, "is_bot": False, "first_name": "Ann"}
+CONSTANTS = {"getme": ME, "answercallbackquery": True, "setmycommands": True, "sendchataction": True}
 GROUP = {"id": -100, "type": "supergroup", "title": "Garden", "is_forum": True}
 TAGS = {"b", "i", "s", "a", "code", "pre", "blockquote"}
 
@@ -140,7 +141,8 @@ class BotApi:
         try:
             if isinstance(failure, Exception):
                 raise failure
-            result = await getattr(self, f"do_{method.lower()}")(given)
+            name = method.lower()
+            result = CONSTANTS[name] if name in CONSTANTS else await getattr(self, f"do_{name}")(given)
         except BotError as error:
             return error.response
         return failure if isinstance(failure, Response) else JSONResponse({"ok": True, "result": result})
@@ -149,9 +151,6 @@ class BotApi:
         if request.path_params["token"] != TOKEN or request.path_params["path"] not in self.files:
             return BotError(404, "Not Found").response
         return Response(self.files[request.path_params["path"]])
-
-    async def do_getme(self, _: dict[str, Any]) -> Any:
-        return ME
 
     async def do_getwebhookinfo(self, _: dict[str, Any]) -> Any:
         return {"url": self.webhook, "has_custom_certificate": False, "pending_update_count": 0}
@@ -214,11 +213,6 @@ class BotApi:
             raise BotError(400, "Bad Request: wrong file_id")
         name = given["file_id"]
         return {"file_id": name, "file_unique_id": "u", "file_path": name, "file_size": len(self.files[name])}
-
-    async def _accept(self, _: dict[str, Any]) -> Any:
-        return True
-
-    do_answercallbackquery = do_setmycommands = do_sendchataction = _accept
 
     async def _add_media(self, given: dict[str, Any], kind: str) -> Any:
         if not given[kind][1]:

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import trustme
+from anyio import from_thread
 
 # What a client of PostgreSQL sends first when it wants TLS.
 _ASKED = bytes.fromhex("0000000804d2162f")
@@ -47,27 +46,18 @@ class Front:
 
     def __init__(self, server: int, context: ssl.SSLContext) -> None:
         self._server, self._context = server, context
-        self.port = 0
-        self.encrypted = 0
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
+        self.port = self.encrypted = 0
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait()
+        portal = self._stack.enter_context(from_thread.start_blocking_portal())
+        listener = portal.call(asyncio.start_server, self._passed, "127.0.0.1", 0)
+        self._stack.callback(portal.call, listener.close)
+        self.port = listener.sockets[0].getsockname()[1]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._done.set)
-        self._thread.join()
-
-    async def _serve(self) -> None:
-        self._loop, self._done = asyncio.get_running_loop(), asyncio.Event()
-        listener = await asyncio.start_server(self._passed, "127.0.0.1", 0)
-        self.port = listener.sockets[0].getsockname()[1]
-        self._ready.set()
-        await self._done.wait()
-        listener.close()
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     async def _passed(self, client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
         with contextlib.closing(answers), contextlib.suppress(OSError, EOFError):

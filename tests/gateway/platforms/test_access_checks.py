@@ -11,7 +11,7 @@ from holdfast import errors, installation
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import plugins, slack
 from tests.support import documents
-from tests.support.chat_services import Service, open_service
+from tests.support.chat_adapters import Service, open_service
 
 NAMES = ["telegram", "discord", "slack", "email"]
 

@@ -19,12 +19,12 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import access, gateway, platform
 from holdfast.gateway.platforms.email import inbound_mail, mail_text, outbound_mail, sender_checks
 from holdfast.model import ScriptedModel
-from tests.support import gateways, recording_handler, tls
+from tests.support import gateways, memory_platform, tls
 from tests.support.approvals import Shell, shell_reply
 from tests.support.email_server import AGENT, ANN, AUTHSERV, BEN, MailServer, parse, text_of, write
+from tests.support.memory_platform import open_recorded
 from tests.support.platform_contract import echo_model
 from tests.support.polling import until_async
-from tests.support.recording_handler import open_recorded
 
 PASS = f"{AUTHSERV}; dmarc=pass header.from=example.org"
 PNG = b"\x89PNG\r\n\x1a\n pixels"
@@ -177,7 +177,7 @@ async def test_connections_are_encrypted_by_default(tmp_path: Path, monkeypatch:
         with pytest.raises(errors.SendFailed, match="could not be used"):  # The certificate is not trusted.
             await chat.send(delivery())
         with pytest.raises(OSError, match="certificate verify failed"):
-            await chat.run(cast("platform.Handler", recording_handler.RecordingHandler()))
+            await chat.run(cast("platform.Handler", memory_platform.RecordingHandler()))
         monkeypatch.setenv("SSL_CERT_FILE", str(authority.root))
         async with open_recorded(server.platform(**options)) as handler:
             server.deliver(write("Hi"))

@@ -21,10 +21,10 @@ from holdfast import AsyncSessionDB, errors
 from holdfast.gateway import platform
 from holdfast.gateway.platforms import slack, slack_format
 from holdfast.model import ScriptedModel
-from tests.support import gateways, recording_handler
+from tests.support import gateways, memory_platform
 from tests.support.approvals import Shell, shell_reply
+from tests.support.memory_platform import open_recorded
 from tests.support.polling import until_async
-from tests.support.recording_handler import open_recorded
 from tests.support.slack_server import BOT, SECRET, SECRETS, SlackServer
 
 
@@ -60,7 +60,7 @@ async def test_hostile_names_texts_and_topics_stay_data(slack_server: SlackServe
 
 async def test_lost_connection_ends_run_for_the_gateway_to_restart(slack_server: SlackServer) -> None:
     chat = slack_server.platform(ping_seconds=0.01)
-    running = asyncio.create_task(chat.run(cast("platform.Handler", recording_handler.RecordingHandler())))
+    running = asyncio.create_task(chat.run(cast("platform.Handler", memory_platform.RecordingHandler())))
     await chat.wait_ready()
     refused = responses.JSONResponse({"ok": False, "error": "internal_error"})
     slack_server.failures["apps.connections.open"] = [refused] * 1_000
