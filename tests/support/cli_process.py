@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast import SessionDB, content_parts
+from holdfast import SessionDB
 
 PROGRAM = [sys.executable, "-m", "holdfast"]
 PATIENCE = 120
@@ -111,5 +111,8 @@ def read_log(home: Path) -> list[tuple[str, str]]:
     """Return the roles and texts of the only conversation of the default store, and check the store."""
     with SessionDB(home / "data" / "holdfast.db") as db:
         assert db.admin.fsck().ok
-        log = [each for head in db.list_sessions()[:1] for each in db.transcript(head.id)]
-        return [(each.role, content_parts.text(each.content)) for each in log]
+        return [(each.role, _text(each.content)) for head in db.list_sessions()[:1] for each in db.transcript(head.id)]
+
+
+def _text(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "".join(p["text"] for p in content if p["type"] == "text")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import httpx2
 
-from holdfast import AsyncSessionDB, content_parts, types
+from holdfast import AsyncSessionDB, types
 from holdfast.gateway import gateway
 from holdfast.gateway import platform as gateway_platform
 from holdfast.gateway import settings as gateway_settings
@@ -153,7 +153,8 @@ def streamed_text(answered: httpx2.Response) -> str:
 
 def message_words(message: types.Message) -> str:
     """Return the text of a message without the notes of the gateway."""
-    return content_parts.text(message.content)
+    content = message.content
+    return content if isinstance(content, str) else "".join(each["text"] for each in content if each["type"] == "text")
 
 
 def echo(request: models.Request) -> str:
