@@ -299,6 +299,10 @@ VISIBLE = {
     "session that ends before its last message": f"{end(A, 2, 5)}; {move('live = NULL')}",
     "ended session deleted": f"DELETE FROM sessions WHERE {ENDED_A}",
     "head deleted": f"DELETE FROM sessions WHERE {OPEN_A}",
+    "session replaced": (
+        "INSERT OR REPLACE INTO sessions (conversation, ordinal, id, live, source, started_at, first_seq)"
+        f" VALUES ({E}, 1, 'other', 1, 'test', 1.0, 1)"
+    ),
     "conversation without a session": add_conversation().partition("; ")[0],
     "conversation born with messages it has not": add_conversation(last_seq=5),
     "conversation born before the first epoch": add_conversation(epoch=0),
@@ -308,6 +312,10 @@ VISIBLE = {
     "deletion that leaves messages": (
         f"INSERT INTO tombstones SELECT id, 1.0 FROM sessions WHERE conversation = {E};"
         f"DELETE FROM conversations WHERE key = {E}; DELETE FROM sessions WHERE conversation = {E}"
+    ),
+    "conversation replaced": (
+        "INSERT OR REPLACE INTO conversations (key, id, source, created_at, head, live, epoch, last_seq)"
+        f" VALUES ({E}, 'e', 'test', 1.0, 1, 1, 1, 0)"
     ),
     "branch from beyond its origin": add_conversation(last_seq=9, fork=f"'e', 9, NULL, {E}"),
     "branch from nowhere": add_conversation(last_seq=2, fork="'x', 2, NULL, 77"),
