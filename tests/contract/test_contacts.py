@@ -146,9 +146,6 @@ def test_stranger_is_notified_once_per_platform(db: SessionDB) -> None:
     assert db.contacts.mark_stranger_notified("far", "3")
 
 
-# --- links: senders who use the conversations of another owner -------------------------------------------------
-
-
 def test_sender_is_linked_to_one_owner_until_unlinked(db: SessionDB) -> None:
     assert db.contacts.linked_owner("far", "7") is None
     for owner in ("near:1", ""):

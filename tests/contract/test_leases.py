@@ -149,9 +149,6 @@ def test_callers_of_the_lock_go_on_without_leases(db: SessionDB, how: str, caplo
     assert len([record for record in caplog.records if "holdfast doctor" in record.getMessage()]) == 1
 
 
-# --- chat leases -----------------------------------------------------------------------------------------------
-
-
 def test_chat_lease_has_one_holder_until_it_is_released_or_taken_over(db: SessionDB, clock: Clock) -> None:
     lease = db.mail.acquire_chat_lease("k", holder="me")
     with pytest.raises(errors.Busy) as busy:

@@ -115,9 +115,6 @@ async def test_group_is_synced_if_any_step_requires_it(
     assert len(syncs) == 1 + has_durable_step  # the first commit is synced by itself
 
 
-# --- two hosts on PostgreSQL -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("other_sends", ["several parts", "a question"])
 def test_parts_of_a_reply_are_consecutive(pair: two_hosts.Pair, other_sends: str) -> None:
     one, other = mail.came(pair.one, "1", "2")

@@ -105,8 +105,6 @@ def _reading(db: SessionDB) -> Iterator[None]:
         thread.join()
 
 
-# --- a replaced -shm file ----------------------------------------------------------------------------------
-
 OTHER = """
 import sys
 from holdfast import SessionDB

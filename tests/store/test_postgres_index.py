@@ -166,8 +166,6 @@ def test_index_that_cannot_be_updated_is_searched(address: str, monkeypatch: pyt
             db.admin.update_search_index()
 
 
-# --- words -------------------------------------------------------------------------------------------------------
-
 CORPUS = Path(__file__).parent.parent.parent / "bench" / "corpus"
 
 

@@ -124,9 +124,6 @@ def test_locked_index_stops_no_write_and_no_search_and_is_updated_later(path: st
         assert sorted(hit.seq for hit in db.search("heron", own=True)) == [2, 3]
 
 
-# --- queries and snippets --------------------------------------------------------------------------------
-
-
 def test_text_of_a_message_has_content_and_calls() -> None:
     call = types.ToolCall("c1", "shell", {"command": "ls"})
     parts = [{"type": "text", "text": "look"}, {"type": "image", "data": "zzz"}]

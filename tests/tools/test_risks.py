@@ -104,8 +104,6 @@ def test_ordinary_line_has_no_hint(line: str) -> None:
     assert risks.describe(line)[1] == ""
 
 
-# --- any line ------------------------------------------------------------------------------------------
-
 PIECES = [
     *"abrm 01\n\t;&|<>(){}[]$`'\"\\#!*?~=-+,:@%^/",
     *("rm -rf /", "$(", "$((", "))", "<<EOF\n", "\nEOF\n", "if ", "then ", "fi", "case x in", "esac", ";;"),

@@ -148,9 +148,6 @@ def test_impossible_change_is_refused(tmp_path: Path, path: str, content: str | 
     assert reason in tools.refusal(tool, path=path, **more)
 
 
-# --- editors -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
