@@ -14,7 +14,7 @@ from holdfast.model import ScriptedModel, request_common
 from holdfast.runtime import runtime
 from tests.support import agents, gateways, memory_platform
 from tests.support.agents import shape
-from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_settled
+from tests.support.gateways import ROUTE, open_gateway, open_turn, texts, wait_idle, wait_sent, wait_settled
 
 
 async def send(db: AsyncSessionDB, *lines: str, model: Any = None, **given: Any) -> list[str]:
@@ -24,6 +24,7 @@ async def send(db: AsyncSessionDB, *lines: str, model: Any = None, **given: Any)
             await chat.say(line, key=str(number))
             await chat.replies(number)
         await wait_settled(db, *(str(number) for number in range(1, len(lines) + 1)))
+        await wait_sent(db)
         return texts(chat.sent)
 
 
