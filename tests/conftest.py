@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import signal
 from collections.abc import AsyncIterator, Iterator
 
@@ -76,6 +77,15 @@ async def db() -> AsyncIterator[AsyncSessionDB]:
     """An empty store in memory, checked after the test."""
     async with agents.store() as opened:
         yield opened
+
+
+@pytest.fixture
+def role() -> Iterator[str]:
+    """The name of a new PostgreSQL role without privileges."""
+    name, admin = f"r{secrets.token_hex(6)}", postgres.admin()
+    admin.execute(f"CREATE ROLE {name} LOGIN")
+    yield name
+    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -79,14 +77,6 @@ def test_status_and_doctor_name_settings_that_break_promises(holdfast: Holdfast,
     assert "P1 and P8 would be broken when the power fails" in problems[0]["what"]
     shown = holdfast("db", "status", HOLDFAST_DB=address).out
     assert all(text in shown for text in ("P1 breaks", "fsync = off", "P2 holds"))
-
-
-@pytest.fixture
-def role() -> Iterator[str]:
-    name, admin = f"r{secrets.token_hex(6)}", postgres.admin()
-    admin.execute(f"CREATE ROLE {name} LOGIN")
-    yield name
-    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 def test_scrub_is_separate_from_removal_and_for_the_owner(holdfast: Holdfast, address: str, role: str) -> None:

@@ -156,21 +156,21 @@ class Limited(MemoryPlatform):
     async def run(self, handler: platform.Handler) -> None:
         self.runs += 1
         if self.runs == 1:
-            raise errors.SendFailed("Too many requests.", retry_after=30)
+            raise errors.SendFailed("Too many requests.", retry_after=1e9)
         await super().run(handler)
 
     async def send_typing(self, address: dict[str, object]) -> None:
         self.typed += 1
-        raise errors.SendFailed("Too many requests.", retry_after=30)
+        raise errors.SendFailed("Too many requests.", retry_after=1e9)
 
 
-async def test_pauses_that_a_platform_asks_for_are_kept(db: AsyncSessionDB) -> None:
+async def test_pauses_that_a_platform_asks_for_are_kept_up_to_a_limit(db: AsyncSessionDB) -> None:
     async def check_pause(count: Callable[[], int]) -> None:
         await until_async(lambda: count() == 1)
-        clock.advance(20)
+        clock.advance(platform.MAX_RETRY_AFTER - 60)
         await asyncio.sleep(0.01)
         assert count() == 1
-        clock.advance(20)
+        clock.advance(120)
         await until_async(lambda: count() == 2)
 
     clock, chat, model = LoopClock(), Limited(), HeldModel("Yes.")

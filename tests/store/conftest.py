@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,15 +47,6 @@ def call_in_fork(call: Callable[[], str]) -> str:
         result = file.read()
     os.waitpid(child, 0)
     return result
-
-
-@pytest.fixture
-def role() -> Iterator[str]:
-    """The name of a new PostgreSQL role without privileges."""
-    name, admin = f"r{secrets.token_hex(6)}", postgres.admin()
-    admin.execute(f"CREATE ROLE {name} LOGIN")
-    yield name
-    admin.execute(f"DROP OWNED BY {name}; DROP ROLE {name}")
 
 
 @pytest.fixture

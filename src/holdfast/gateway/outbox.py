@@ -36,8 +36,6 @@ MAX_ATTEMPTS, MAX_UNEXPECTED, MAX_SLOW_FILES = 20, 8, 4
 messages to the chat wait for it."""
 MAX_RETRY = 600.0
 """The most seconds until a message is tried again."""
-MAX_RETRY_AFTER = 3600.0
-"""The longest pause in seconds that a platform may ask for."""
 TIMED_OUT = f"Timed out after {gateway_platform.SEND_SECONDS:.0f} s."
 KEEP_SECONDS = 10.0
 """Seconds that a chat's lease is reused for further messages, and within which a send must begin."""
@@ -52,7 +50,7 @@ NOT_SENT = "Not sent: {names} ({reason})"
 def retry_delay(attempts: int, retry_after: float | None = None, first: float = 1.0) -> float:
     """Return the pause after this many attempts, doubled from `first`, at least as long as the platform asks for."""
     delay = min(first * 2.0 ** min(max(attempts - 1, 0), 20), MAX_RETRY)
-    return max(delay, min(retry_after or 0.0, MAX_RETRY_AFTER))
+    return max(delay, min(retry_after or 0.0, gateway_platform.MAX_RETRY_AFTER))
 
 
 async def post_draft(

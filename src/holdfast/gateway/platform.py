@@ -28,6 +28,8 @@ DELETION = "delete:"
 """The prefix of the keys of deletions, which the store does not count as messages of a chat or sender."""
 MAX_QUOTE = 500
 """The longest quoted text that is stored, in characters."""
+MAX_RETRY_AFTER = 3600.0
+"""The longest pause in seconds that a platform may ask for."""
 SEND_SECONDS = 60.0
 """The time limit of a send, after which the gateway cancels it and repeats it later. The gateway gives up files that
 take longer, so the time limits of a platform's own requests are longer, except to connect."""
@@ -496,8 +498,8 @@ def parse_retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def requested_pause(error: Exception) -> float:
-    """Return the seconds that a platform asked for in an error."""
-    return (error.retry_after or 0.0) if isinstance(error, errors.SendFailed) else 0.0
+    """Return the seconds that a platform asked for in an error, up to a limit."""
+    return min(error.retry_after or 0.0, MAX_RETRY_AFTER) if isinstance(error, errors.SendFailed) else 0.0
 
 
 def failed_access(what: str, remedy: str) -> AccessReport:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 import httpx2
 
 from holdfast import errors
+from holdfast.gateway import platform
 from holdfast.gateway.platforms.http import requests
 
 TIMEOUT_SECONDS = 20.0
-MAX_RETRY_AFTER = 3600.0
 _RETRIED = frozenset({408, 425, 429})
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -71,7 +71,7 @@ class CallbackPoster:
                 httpx2.AsyncClient(timeout=TIMEOUT_SECONDS, follow_redirects=False, trust_env=False) as client,
                 client.stream("POST", target, content=body, headers=sent, extensions={"sni_hostname": host}) as answer,
             ):
-                _check_status(answer.status_code, answer.headers.get("retry-after", ""))
+                _check_status(answer.status_code, answer.headers)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise errors.SendFailed(f"The callback could not be reached: {type(error).__name__}.") from None
 
@@ -89,13 +89,12 @@ class CallbackPoster:
         return found[0]
 
 
-def _check_status(status: int, retry_after: str) -> None:
+def _check_status(status: int, headers: Mapping[str, str]) -> None:
     if 200 <= status < 300:
         return
     if status >= 500 or status in _RETRIED:
-        is_number = retry_after.isascii() and retry_after.isdigit()
-        seconds = min(float(retry_after), MAX_RETRY_AFTER) if is_number else None
-        raise errors.SendFailed(f"The callback returned status {status}.", retry_after=seconds)
+        wait = platform.parse_retry_after(headers)
+        raise errors.SendFailed(f"The callback returned status {status}.", retry_after=wait)
     raise errors.SendRefused(f"The callback returned status {status}.")
 
 
